@@ -11,7 +11,7 @@ use crate::sqlite::{Access, Sqlite};
 use sqlx::mysql::MySqlConnectOptions;
 use sqlx::postgres::PgConnectOptions;
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 /// A catalog's URL, read.
@@ -90,6 +90,9 @@ impl CatalogUrl {
     /// Whether the driver can make something of it. Nothing is connected.
     pub fn check(&self) -> Result<(), String> {
         match self {
+            Self::Sqlite(path) if path == Path::new(":memory:") => {
+                return Err("a catalog is a file, and this is none".to_owned());
+            }
             Self::Sqlite(_) => Ok(()),
             Self::Postgres(url) => PgConnectOptions::from_str(url).map(drop),
             Self::Mysql(url) => MySqlConnectOptions::from_str(url).map(drop),
@@ -116,7 +119,7 @@ mod tests {
         for good in ["sqlite:c.db", "postgres://me@db:5433/c?sslmode=require", "mysql://me@db/c"] {
             assert_eq!(check(good), Ok(()), "{good}");
         }
-        for wrong in ["postgres://me@db:99999/c", "mysql://me@db:99999/c"] {
+        for wrong in ["postgres://me@db:99999/c", "mysql://me@db:99999/c", "sqlite::memory:"] {
             assert!(check(wrong).is_err(), "{wrong}");
         }
     }

@@ -109,6 +109,11 @@ impl NotifySection {
             ("smtp_user", self.smtp_user.is_some()),
             ("smtp_password_file", self.smtp_password_file.is_some()),
         ];
+        let is_web = |url: &String| url.starts_with("http://") || url.starts_with("https://");
+        if let Some(url) = self.webhook.as_ref().filter(|url| !is_web(url)) {
+            let todo = "write a URL that begins with https:// or http://";
+            found.push(Complaint::new("notify.webhook", format!("nothing posts to `{url}`"), todo));
+        }
         for parts in [mail.as_slice(), &login] {
             let Some((said, _)) = parts.iter().find(|(_, is_said)| *is_said) else { continue };
             for (lacks, _) in parts.iter().filter(|(_, is_said)| !is_said) {

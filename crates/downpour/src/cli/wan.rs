@@ -12,8 +12,9 @@ use serde::Deserialize;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum PathArg {
-    /// One multicast stream for all receivers
+    /// One multicast stream for all receivers; to a site, which is no group, there is none
     #[default]
+    #[serde(skip)]
     Multicast,
     /// Each receiver fetches everything by several HTTPS connections: for one receiver far away
     Tcp,

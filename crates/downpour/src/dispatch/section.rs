@@ -3,7 +3,7 @@
 use crate::cli::{Interface, KEEP_BYTES_MIN, check_group};
 use crate::ports::PortRange;
 use crate::section;
-use crate::site::section::Complaint;
+use crate::site::section::{Complaint, named_twice};
 use crate::site::{Config, RemoteSection, is_name};
 use crate::ticket::{ALLOW_MAX, is_addr};
 use crate::units::{Amount, HostPort, Span, Speed};
@@ -126,6 +126,10 @@ pub fn check_receivers(config: &Config, found: &mut Vec<Complaint>) {
             let what = format!("no [[receiver]] is called `{name}`");
             say(format!("rule.{index}.receivers"), what, "add it, with its key");
         }
+        if let Some(name) = named_twice(&rule.receivers) {
+            let what = format!("`{name}` is named twice, and can have a file but once");
+            say(format!("rule.{index}.receivers"), what, "name each receiver once");
+        }
     }
 }
 
@@ -136,6 +140,11 @@ pub fn check_interface(config: &Config) -> Option<Complaint> {
     let named = config.multicast.interface.as_deref().filter(|_| sends || takes)?;
     let fault = Interface::find(named).err()?;
     Some(Complaint::new("multicast.interface", fault.what, fault.todo))
+}
+
+/// A part of a whole; no number is none.
+fn is_share(share: f64) -> bool {
+    share > 0.0 && share.is_finite()
 }
 
 /// A host goes into tickets, with a port.
@@ -177,7 +186,7 @@ impl TransferSection {
             found.push(Complaint::new("transfer.ports", error.to_string(), todo));
         }
         check_host("transfer.host", self.host.as_deref(), found);
-        if let Some((rule, share)) = self.shares.iter().find(|(_, share)| **share <= 0.0) {
+        if let Some((rule, share)) = self.shares.iter().find(|(_, share)| !is_share(**share)) {
             let what = format!("the share of {rule} is {share}");
             found.push(Complaint::new("transfer.shares", what, "give it more than 0"));
         }

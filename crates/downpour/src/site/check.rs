@@ -22,6 +22,8 @@ use toml::de::{DeTable, DeValue};
 
 /// How far a word may be from another to be taken for a slip of the pen: a similarity between 0 and 1.
 const NEAR_ENOUGH: f64 = 0.6;
+/// How a file of SQLite begins.
+const SQLITE_HEAD: &[u8] = b"SQLite format 3\0";
 
 /// One thing that is wrong.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -78,7 +80,9 @@ impl Config {
         wrong.extend(crate::dispatch::check_interface(&config));
         wrong.extend(config.unusable_folders());
         wrong.extend(config.folders_over_own(super::own::real));
+        wrong.extend(config.unusable_state());
         wrong.extend(config.unusable_catalog());
+        wrong.extend(config.unreadable_files());
         wrong.extend(config.unusable_commands());
         config.unless(file, wrong)
     }
@@ -131,14 +135,63 @@ impl Config {
         all.into_iter().filter_map(wrong).collect()
     }
 
-    /// The folder of a catalog of SQLite that no catalog can be made in. It is not made, as the state folder is.
+    /// The state folder, if nothing can be made in it.
+    fn unusable_state(&self) -> Option<Complaint> {
+        let state = self.state();
+        let what =
+            format!("{} cannot be written to: {}", state.display(), try_folder(&state).err()?);
+        let todo = "name a folder in which the daemon's user may write, or make it one; check as that user";
+        Some(Complaint::new("site.state", what, todo))
+    }
+
+    /// A file of SQLite that is none, or that cannot be written to, or the folder that no catalog can be made in: it is not made, as
+    /// the state folder is.
     fn unusable_catalog(&self) -> Option<Complaint> {
         let CatalogUrl::Sqlite(path) = self.catalog() else { return None };
+        let shown = path.display();
+        match head(&path) {
+            Ok(head) if !head.is_empty() && head != SQLITE_HEAD => {
+                let todo = "restore it, docs/catalog.md; or name another file";
+                let what = format!("{shown} is no catalog, or is damaged");
+                return Some(Complaint::new("site.catalog", what, todo));
+            }
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                let todo = "make it the daemon's user's, or name another file; check as that user";
+                let what = format!("{shown} cannot be opened: {error}");
+                return Some(Complaint::new("site.catalog", what, todo));
+            }
+            _ => {}
+        }
         let folder = path.parent().filter(|folder| *folder != self.state())?;
         let error = fs::metadata(folder).and_then(|_| try_folder(folder)).err()?;
         let what = format!("{} cannot be written to: {error}", folder.display());
         let todo = "name a file in a folder that is there and in which the daemon's user may write; check as that user";
         Some(Complaint::new("site.catalog", what, todo))
+    }
+
+    /// Files that are read when they are needed, and folders that are scrubbed, if they cannot be. An inbox may be made by and by.
+    fn unreadable_files(&self) -> Vec<Complaint> {
+        let password = self.notify.smtp_password_file.iter();
+        let password = password.map(|file| ("notify.smtp_password_file".to_owned(), file));
+        let sources = self.tuner_source.iter().enumerate().flat_map(|(index, source)| {
+            let files = [("file", &source.file), ("ca", &source.ca)].into_iter();
+            files.filter_map(move |(key, file)| {
+                Some((format!("tuner_source.{index}.{key}"), file.as_ref()?))
+            })
+        });
+        let scrubbed = self.reconcile.scrub_folders.iter().flatten();
+        let scrubbed = scrubbed.map(|folder| ("reconcile.scrub_folders".to_owned(), folder));
+        let inboxes = self.inboxes();
+        let wrong = |(at, named): (String, &PathBuf)| {
+            let path = self.path(named);
+            if inboxes.iter().any(|inbox| path.starts_with(inbox)) {
+                return None;
+            }
+            let what = format!("{} cannot be read: {}", path.display(), File::open(&path).err()?);
+            let todo = "name what is there and the daemon's user may read; check as that user";
+            Some(Complaint::new(at, what, todo))
+        };
+        password.chain(sources).chain(scrubbed).filter_map(wrong).collect()
     }
 
     /// The commands that cannot be run.
@@ -197,10 +250,28 @@ fn try_folder(folder: &Path) -> io::Result<()> {
     fs::remove_dir(&made)
 }
 
+/// How a file begins that can be written to.
+fn head(file: &Path) -> io::Result<Vec<u8>> {
+    let file = File::options().read(true).write(true).open(file)?;
+    let mut head = Vec::new();
+    file.take(SQLITE_HEAD.len() as u64).read_to_end(&mut head)?;
+    Ok(head)
+}
+
 fn read_text(file: &Path) -> Result<String, Flaw> {
     let flaw = |what: String, todo: &str| Flaw { line: None, what, todo: todo.to_owned() };
-    let missing = "give --config FILE; `downpour init` makes one";
-    let open = File::open(file).map_err(|error| flaw(error.to_string(), missing))?;
+    let open = File::open(file).map_err(|error| {
+        let todo = match error.kind() {
+            io::ErrorKind::NotFound => {
+                "give the file of a site, as by --config; `downpour init` makes one"
+            }
+            io::ErrorKind::PermissionDenied => {
+                "make it and the folders above readable for this user, or run this as the daemon's"
+            }
+            _ => "give the file of a site, as by --config",
+        };
+        flaw(error.to_string(), todo)
+    })?;
     let mut text = String::new();
     let read = open.take(FILE_BYTES_MAX + 1).read_to_string(&mut text);
     read.map_err(|error| flaw(error.to_string(), "give a text file"))?;
@@ -438,6 +509,8 @@ mod tests {
         }
     }
 
+    const REMOTE_AND_MIRROR: &str = "[[remote]]\nname = 'b'\n\
+        key = 'AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA'\n[mirror]";
     const REMOTE: &str =
         "[[remote]]\nname = 'b'\nkey = 'AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA'\n";
 
@@ -459,6 +532,15 @@ mod tests {
         std::fs::write(&file, text).unwrap();
         let bad = Config::read_and_look(&file).unwrap_err().to_string();
         assert!(bad.contains("line 4") && bad.contains("no interface is named `nope`"), "{bad}");
+    }
+
+    #[test]
+    fn a_receiver_that_is_named_twice_is_found() {
+        let flaw = only_flaw(
+            "[site]\nname = 'a'\n[[rule]]\nname = 'r'\nmatch = '*'\nreceivers = ['m', 'm']\n\
+             [[receiver]]\nname = 'm'\nkey = 'AQAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA'\n",
+        );
+        assert!(flaw.line == Some(6) && flaw.what.contains("`m` is named twice"), "{flaw:?}");
     }
 
     #[test]
@@ -489,6 +571,13 @@ mod tests {
             ("[limits]", "stall = '0s'"),
             (REMOTE.trim(), "connect = '0s'"),
             (REMOTE.trim(), "reply = '0s'"),
+            (REMOTE.trim(), "connections = 0"),
+            (REMOTE.trim(), "connections = 65"),
+            (REMOTE.trim(), "path = 'multicast'"),
+            ("[transfer]", "shares = { raw = nan }"),
+            ("[transfer]", "shares = { raw = inf }"),
+            ("[notify]", "webhook = 'ftp://x'"),
+            (REMOTE_AND_MIRROR, "of = ['b', 'b']"),
             ("[transfer]", "lease = '0s'"),
             ("[reconcile]", "every = '0s'"),
             ("[reconcile]", "stuck = '0s'"),
@@ -551,6 +640,8 @@ mod tests {
         };
         let done = format!("{root}/done");
         look("sqlite:c.db", "spool", &done, "/bin/sh").unwrap();
+        let flaws = look("sqlite:plain.db", ".", &done, "/bin/sh").unwrap_err();
+        assert!(flaws.len() == 1 && flaws[0].what.contains("node's key"), "{flaws:?}");
         let plain = format!("{root}/plain");
         let flaws = look("sqlite:away/c.db", "away", "/proc/x", &plain).unwrap_err();
         let found: Vec<_> = flaws.iter().map(|flaw| flaw.what.split(':').next().unwrap()).collect();
@@ -560,6 +651,23 @@ mod tests {
             "{flaws:?}"
         );
         assert!(look("postgres://u@h:99999/d", "spool", &done, "/bin/sh").is_err());
+        std::fs::write(folder.path().join("c.db"), "no database").unwrap();
+        let flaws = look("sqlite:c.db", "spool", &done, "/bin/sh").unwrap_err();
+        assert!(flaws[0].what.contains("c.db is no catalog"), "{flaws:?}");
+    }
+
+    #[test]
+    fn files_that_are_read_by_and_by_have_to_be_there() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("site.toml");
+        let text = "[site]\nname = 'a'\nstate = '/proc/state'\n\
+                    [reconcile]\nscrub_folders = ['inbox', 'away']\n\
+                    [notify]\nsmtp_user = 'u'\nsmtp_password_file = 'away'\n\
+                    [[tuner_source]]\nname = 's'\nkind = 'file'\nfile = 'away'\nfrom = 'a'\nto = 'a'\n";
+        std::fs::write(&file, text).unwrap();
+        let flaws = Config::read_and_look(&file).unwrap_err().flaws;
+        let lines: Vec<_> = flaws.iter().map(|flaw| flaw.line).collect();
+        assert_eq!(lines, [Some(3), Some(8), Some(12), Some(5)], "{flaws:?}");
     }
 
     #[test]

@@ -6,7 +6,7 @@
 //!
 //! Paths are relative to the file's folder. How a file that is wrong is described is in [`super::check`].
 
-use super::section::{Complaint, Table};
+use super::section::{Complaint, Table, named_twice};
 use crate::cli::{Controller, EncryptionArg, PathArg};
 use crate::defaults::Defaults;
 use crate::dispatch::{MulticastSection, ReceiverSection, TransferSection};
@@ -19,6 +19,7 @@ use crate::tuner::{self, TunerSection, TunerSource};
 use crate::units::{Amount, HostPort, RATE_MIN, Span, Speed};
 use downpour_catalog::CatalogUrl;
 use downpour_proto::Rate;
+use downpour_proto::transfer::CONNECTIONS_MAX;
 use downpour_transport::control::{ClientLimits, ServerLimits};
 use downpour_transport::identity::PublicKey;
 use serde::Deserialize;
@@ -261,6 +262,15 @@ impl Config {
                 found.push(Complaint::new(at, what, "write it as a [[remote]] has it, or add one"));
             }
         }
+        for (at, names) in [
+            ("reconcile.with", self.reconcile.with.as_deref().unwrap_or_default()),
+            ("mirror.of", &self.mirror.of),
+        ] {
+            if let Some(name) = named_twice(names) {
+                let what = format!("`{name}` is named twice");
+                found.push(Complaint::new(at, what, "name each site once"));
+            }
+        }
         found
     }
 
@@ -316,9 +326,9 @@ impl Config {
                     found.push(Complaint::new(at(key), what, "give it more, such as 5s"));
                 }
             }
-            if remote.path == PathArg::Multicast {
-                let what = "one site is no group";
-                found.push(Complaint::new(at("path"), what, "write tcp, udp or auto"));
+            if remote.connections.is_some_and(|many| !(1..=CONNECTIONS_MAX).contains(&many)) {
+                let what = format!("a batch has 1 to {CONNECTIONS_MAX} connections");
+                found.push(Complaint::new(at("connections"), what, "give it so many, such as 4"));
             }
         }
         self.check_rates("", found);

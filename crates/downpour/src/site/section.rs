@@ -212,6 +212,15 @@ macro_rules! described {
     };
 }
 
+/// A name that a list has more than once.
+pub fn named_twice(names: &[String]) -> Option<&String> {
+    names
+        .iter()
+        .enumerate()
+        .find(|(index, name)| names[..*index].contains(name))
+        .map(|(_, name)| name)
+}
+
 #[cfg(test)]
 mod tests {
     use super::Need;

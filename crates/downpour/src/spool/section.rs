@@ -5,7 +5,8 @@
 
 use super::template::Template;
 use crate::described;
-use crate::site::section::Complaint;
+use crate::object::{TreeError, check_item_name};
+use crate::site::section::{Complaint, named_twice};
 use crate::units::{parse_duration, parse_share, parse_size};
 use downpour_catalog::{DigestKind, Glob};
 use serde::{Deserialize, Deserializer, de::Error as _};
@@ -392,6 +393,12 @@ fn check_spool(spools: &[SpoolSection], index: usize, wrong: &mut Vec<Complaint>
     let mut say = |key: &str, what: String, todo: &str| {
         wrong.push(Complaint::new(format!("spool.{index}.{key}"), what, todo));
     };
+    let prefix = &spool.prefix;
+    let path = format!("{prefix}x");
+    if let Err(problem) = check_item_name(&path) {
+        let todo = "write a relative path, such as \"raw/\"";
+        say("prefix", format!("no file could have it: {}", TreeError { path, problem }), todo);
+    }
     for other in &spools[..index] {
         let (a, b) = (&spool.folder, &other.folder);
         if a.starts_with(b) || b.starts_with(a) {
@@ -427,6 +434,9 @@ fn check_sites(
             say(key, &format!("`{site}` is no known site"), &todo);
         }
     }
+    if let Some(site) = named_twice(&rule.to) {
+        say("to", &format!("`{site}` is named twice"), "name each site once");
+    }
     if rule.to.iter().any(|site| site == own) {
         say("to", "it names this site itself", "name the other site");
     }
@@ -440,8 +450,19 @@ fn check_rule(
 ) {
     let is_local = rule.from.as_deref().is_none_or(|from| from == own);
     if is_local && rule.to.is_empty() == rule.receivers.is_empty() {
-        let todo = "write `to` (sites) or `receivers` (of one multicast session)";
-        say("to", "it needs one of `to` and `receivers`", todo);
+        let (at, what, todo) = match rule.from {
+            Some(_) if rule.to.is_empty() => (
+                "from",
+                "it is this site itself, whose files need one of `to` and `receivers`",
+                "name the site that they come from, or say where they go",
+            ),
+            _ => (
+                "to",
+                "it needs one of `to` and `receivers`",
+                "write `to` (sites) or `receivers` (of one multicast session)",
+            ),
+        };
+        say(at, what, todo);
     }
     if let Required::Some(number) = rule.required
         && !(1..=rule.receivers.len()).contains(&number)

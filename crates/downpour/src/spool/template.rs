@@ -3,6 +3,7 @@
 //! `{site}/{dir}/{stem}-v{version}.{ext}` and the like. What comes out is always a plain path below the target: parts that are
 //! empty are left out, and a name's own parts can hold neither `..` nor `/` at its beginning.
 
+use crate::object::{TreeError, check_item_name};
 use crate::units::show_time;
 use downpour_catalog::Time;
 use std::fmt::Write as _;
@@ -84,6 +85,14 @@ impl FromStr for Template {
         if !template.parts.iter().any(|part| matches!(part, Part::Word(w) if w.tells_files_apart()))
         {
             return Err(format!("`into` is `{text}`: all files would have one path; use {{name}}"));
+        }
+        // That of a file with a plain name.
+        let facts =
+            Facts { name: "x", version: 1, site: "x", rule: "x", taken_in: Time(0), path: "" };
+        let path = template.path(&facts);
+        if let Err(problem) = check_item_name(&path) {
+            let wrong = TreeError { path, problem };
+            return Err(format!("`into` is `{text}`, by which no file has a place: {wrong}"));
         }
         Ok(template)
     }
@@ -226,7 +235,18 @@ mod tests {
 
     #[test]
     fn no_template_leads_out_of_the_target_or_to_one_path() {
-        for wrong in ["", "/{name}", "../{name}", "a/../{name}", "{site}", "x", "{nome}", "{name"] {
+        for wrong in [
+            "",
+            "/{name}",
+            "../{name}",
+            "a/../{name}",
+            "{site}",
+            "x",
+            "{nome}",
+            "{name",
+            ".downpour/{name}",
+            "./.downpour/{name}",
+        ] {
             assert!(wrong.parse::<Template>().is_err(), "{wrong}");
         }
         for unknown in ["{nome}", "{path}"] {
