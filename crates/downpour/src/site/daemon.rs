@@ -16,13 +16,14 @@ use super::service::Service;
 use super::systemd::Systemd;
 use super::{
     Audit, BadConfig, CONFIG_FILE, Clock, Events, Fault, Metrics, READERS_MAX, Site, SiteEvent,
-    Supervisor, Tokens, blocking, parts,
+    Supervisor, TokenError, Tokens, blocking, parts,
 };
 use crate::api::Routes;
 use crate::cli::read_defaults;
-use downpour_catalog::{BeforeMigration, Catalog, CatalogUrl, Error, OpenError};
-use downpour_transport::identity::Identity;
+use downpour_catalog::{BeforeMigration, Catalog, CatalogUrl, Error, OpenError, Reader};
+use downpour_transport::identity::{Identity, IdentityError};
 use std::fmt;
+use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -216,6 +217,7 @@ pub(crate) fn look(file: &Path) -> Result<Config, StartError> {
     let config = Config::read_and_look(file).map_err(StartError::Config)?;
     let config = under_defaults(file, config)?;
     check_key(&config, is_usual(file))?;
+    Tokens::open(&config.state()).map_err(|error| no_tokens(&error))?;
     Ok(config)
 }
 
@@ -237,6 +239,16 @@ const DUMPED: &str = "DOWNPOUR_CATALOG_DUMPED";
 const MEND_KEY: &str =
     "mend the node's key, or restore it; the daemon's user must be able to read it";
 
+fn no_key(error: &IdentityError, config: &Config) -> StartError {
+    let mut todo = MEND_KEY.to_owned();
+    if matches!(error, IdentityError::NotAKey { .. }) {
+        let folder = config.folder.display();
+        todo +=
+            &format!("; for a new key move that file away, then: downpour init --folder {folder}");
+    }
+    StartError::Open { what: error.to_string(), todo }
+}
+
 /// How often the state folder is looked for.
 const LOOK_EVERY: Duration = Duration::from_secs(10);
 
@@ -244,7 +256,7 @@ const LOOK_EVERY: Duration = Duration::from_secs(10);
 /// none. `init` makes one where the configuration has its usual name.
 fn check_key(config: &Config, is_usual: bool) -> Result<(), StartError> {
     let state = config.state();
-    let key = Identity::load(&state).map_err(|error| cannot(error.to_string(), MEND_KEY))?;
+    let key = Identity::load(&state).map_err(|error| no_key(&error, config))?;
     let is_alone = config.remote.is_empty() && config.receiver.is_empty();
     if is_alone || key.is_some() {
         return Ok(());
@@ -278,11 +290,62 @@ fn tell_of_new_catalog(url: &CatalogUrl, has_run: bool) {
     }
 }
 
+fn no_tokens(error: &TokenError) -> StartError {
+    let todo = match error {
+        TokenError::File(_, error) if error.kind() == ErrorKind::PermissionDenied => {
+            "make it readable for the daemon's user"
+        }
+        _ => {
+            "restore the file; or move it away, and make new tokens with `downpour token new --offline`"
+        }
+    };
+    cannot(error.to_string(), todo)
+}
+
+fn no_audit(state: &Path, error: &io::Error) -> StartError {
+    let file = state.join(audit::FILE);
+    let todo = match error.kind() {
+        ErrorKind::PermissionDenied => "make it readable and writable for the daemon's user",
+        ErrorKind::StorageFull | ErrorKind::QuotaExceeded => "free space there",
+        ErrorKind::NotFound => "it is a link that leads nowhere: mend it, or remove it",
+        _ => "if it is damaged, move it aside and keep it",
+    };
+    cannot(format!("the audit record {}: {error}", file.display()), todo)
+}
+
+/// Whose catalog it is, if it is another site's: files are known by the name of the site where they begin, so that none ever changes it.
+/// Daemons write in a catalog as SITE/KEY. In the database of a server there may be several, so that it is the key that counts; a file
+/// has one at a time. It may have had both names before.
+fn whose<'a>(
+    writers: impl Iterator<Item = &'a str> + Clone,
+    own: (&str, &str),
+    is_shared: bool,
+) -> Option<&'a str> {
+    let mut daemons = writers.filter_map(|name| name.rsplit_once('/'));
+    if daemons.clone().any(|(site, _)| site == own.0) {
+        return None;
+    }
+    daemons.find(|(_, key)| !is_shared || *key == own.1).map(|(site, _)| site)
+}
+
+/// Looks whether a catalog is this site's. One that cannot be read is told of when it is opened. Blocks.
+fn check_whose(url: &CatalogUrl, site: &str, key: &str) -> Result<(), StartError> {
+    let logs = Reader::open(url).ok().and_then(|mut reader| reader.logs().ok());
+    let logs = logs.unwrap_or_default();
+    let writers = logs.iter().map(|(_, name, _)| name.as_str());
+    let is_shared = !matches!(url, CatalogUrl::Sqlite(_));
+    let Some(other) = whose(writers, (site, key), is_shared) else { return Ok(()) };
+    let what = format!("{url:?} is the catalog of site {other}, and this is {site}");
+    let todo = format!(
+        "a site never changes its name: write name = \"{other}\" again, or give this site a [site] catalog of its own"
+    );
+    Err(StartError::Open { what, todo })
+}
+
 /// Opens what a site keeps. Blocks.
 fn open(config: Config, clock: Clock, held: Place) -> Result<Site, StartError> {
     let state = config.state();
-    let identity =
-        Identity::load_or_create(&state).map_err(|error| cannot(error.to_string(), MEND_KEY))?;
+    let identity = Identity::load_or_create(&state).map_err(|error| no_key(&error, &config))?;
     let url = config.catalog();
     let before = match &url {
         CatalogUrl::Sqlite(path) => BeforeMigration::CopyTo(path.with_extension("before")),
@@ -290,6 +353,7 @@ fn open(config: Config, clock: Clock, held: Place) -> Result<Site, StartError> {
         _ => BeforeMigration::Refuse,
     };
     let node = identity.public_key().to_string();
+    check_whose(&url, &config.site.name, &node[..8])?;
     let name = format!("{}/{}", config.site.name, &node[..8]);
     let catalog = Catalog::open(&url, &name, clock.now(), &before).map_err(|error| {
         let todo = match error {
@@ -303,12 +367,8 @@ fn open(config: Config, clock: Clock, held: Place) -> Result<Site, StartError> {
         };
         cannot(format!("cannot open the catalog {url:?}: {error}"), todo)
     })?;
-    let tokens = Tokens::open(&state)
-        .map_err(|error| cannot(error.to_string(), "restore the file, or remove it"))?;
-    let audit = Audit::open(&state).map_err(|error| {
-        let what = format!("the audit record in {}: {error}", state.display());
-        cannot(what, "free space there, or move the damaged file aside and keep it")
-    })?;
+    let tokens = Tokens::open(&state).map_err(|error| no_tokens(&error))?;
+    let audit = Audit::open(&state).map_err(|error| no_audit(&state, &error))?;
     let site = Site {
         name: config.site.name.clone(),
         identity: Arc::new(identity),
@@ -377,7 +437,7 @@ impl Site {
 #[cfg(test)]
 mod tests {
     use super::super::{Clock, Daemon, READER_IDLE_MAX, READERS_MAX, StartError, card};
-    use super::has_run;
+    use super::{has_run, whose};
     use downpour_catalog::{ErrorClass, Reader};
     use downpour_transport::identity::Identity;
     use std::fs;
@@ -450,6 +510,45 @@ mod tests {
         fs::create_dir(of_catalog).unwrap();
         Daemon::start(&file, Clock::system()).await.unwrap().end(Duration::ZERO).await;
         assert!(has_run(&state));
+    }
+
+    #[test]
+    fn a_catalog_is_that_of_the_sites_that_write_to_it() {
+        let whose = |writers: &[&'static str], is_shared| {
+            whose(writers.iter().copied(), ("d", "KEY"), is_shared)
+        };
+        for (writers, file, server) in [
+            (&[][..], None, None),
+            (&["rebuild"], None, None),
+            (&["rebuild", "d/OLD"], None, None),
+            (&["e/KEY"], Some("e"), Some("e")),
+            (&["rebuild", "e/OTHER"], Some("e"), None),
+            (&["e/KEY", "d/KEY"], None, None),
+        ] {
+            assert_eq!(
+                (whose(writers, false), whose(writers, true)),
+                (file, server),
+                "{writers:?}"
+            );
+        }
+    }
+
+    #[tokio::test]
+    async fn a_site_that_is_called_otherwise_does_not_get_its_catalog() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = configured(folder.path(), "127.0.0.1:0");
+        let text = fs::read_to_string(&file).unwrap();
+        Daemon::start(&file, Clock::system()).await.unwrap().end(Duration::ZERO).await;
+        fs::write(&file, text.replace("'a'", "'b'")).unwrap();
+        for _ in 0..2 {
+            let Err(StartError::Open { what, todo }) = Daemon::start(&file, Clock::system()).await
+            else {
+                panic!("the same files under another name");
+            };
+            assert!(what.contains("of site a") && todo.contains("name = \"a\""), "{what}: {todo}");
+        }
+        fs::write(&file, text).unwrap();
+        Daemon::start(&file, Clock::system()).await.unwrap().end(Duration::ZERO).await;
     }
 
     #[tokio::test]

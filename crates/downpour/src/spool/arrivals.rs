@@ -82,7 +82,11 @@ impl Notes {
 
     /// They speak of a log that is lost: what was looked at of this one?
     fn begin_in(&mut self, reader: &mut Reader, log: LogId, last: i64) -> Result<(), SpoolError> {
-        let before = self.seen;
+        let (before, failed) = (self.seen, self.failing.len());
+        let is_unread = |(of, _, end): &(LogId, String, i64)| {
+            *of != log && Some(of.0) == self.log && *end > before
+        };
+        let mut is_passed_over = reader.logs()?.iter().any(is_unread);
         self.seen = match self.at {
             Some(at) => last_until(reader, log, last, at)?,
             None => last,
@@ -93,13 +97,16 @@ impl Notes {
             known.extend(file.filter(|file| file.name == failing.name).map(|_| failing));
         }
         self.failing = known;
-        tracing::warn!(
-            target: "spool",
-            before,
-            from = self.seen,
-            of = last,
-            "the catalog is another than at the last command on arrival: they go on from there"
-        );
+        is_passed_over |= self.seen > 0 || self.failing.len() < failed;
+        if is_passed_over {
+            tracing::warn!(
+                target: "spool",
+                before,
+                from = self.seen,
+                of = last,
+                "the catalog is another than at the last command on arrival: they go on from there"
+            );
+        }
         Ok(())
     }
 }
