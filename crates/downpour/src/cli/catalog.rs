@@ -489,6 +489,11 @@ pub(super) fn reading(at: &CatalogUrl, error: &Error) -> Fault {
     Fault::start(format!("{at:?}: {error}"), todo)
 }
 
+/// Whether a file is the catalog itself, and not a copy of it.
+fn is_of(at: &CatalogUrl, path: &Path) -> bool {
+    matches!(at, CatalogUrl::Sqlite(own) if own == path)
+}
+
 fn copying(at: &CatalogUrl, error: &CopyError) -> Fault {
     let todo = match error {
         CopyError::Server(_) => "dump with the server's own tool, and restore with it",
@@ -499,6 +504,9 @@ fn copying(at: &CatalogUrl, error: &CopyError) -> Fault {
         CopyError::Damaged(..) => "take an earlier backup",
         CopyError::File(..) => {
             "choose a folder that is there, that you may write to, and that has room"
+        }
+        CopyError::Open(OpenError::NoFile(path)) if !is_of(at, path) => {
+            "give a file that `downpour catalog backup` wrote"
         }
         CopyError::Open(OpenError::Empty) => "give a file that `downpour catalog backup` wrote",
         CopyError::Open(error) => return opening(at, error),

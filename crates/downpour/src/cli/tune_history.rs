@@ -58,7 +58,14 @@ impl HistoryArgs {
         if let Some(from) = &self.from {
             path.push_str(&format!("&link={from}"));
         }
-        let list: Steering = with_daemon(self.access.clone(), async |site| site.get(&path).await)?;
+        let list = with_daemon(self.access.clone(), async |site| {
+            // Of another site's links it may not even know the names.
+            let none: Steering = site.get("/v1/links/history?most=0").await?;
+            match self.to.as_ref().is_some_and(|to| *to != none.site) {
+                true => Ok(none),
+                false => site.get(&path).await,
+            }
+        })?;
         match &self.to {
             Some(to) if *to != list.site => {
                 let what =

@@ -57,7 +57,11 @@ pub(super) fn identity(home: &Home) -> Result<Arc<Identity>, Fault> {
     let folder = home.config().map_err(|error| self::home(&error))?;
     let loaded = Identity::load_or_create(folder);
     loaded.map(Arc::new).map_err(|error: IdentityError| {
-        Fault::start(error.to_string(), "check the folder, or set $DOWNPOUR_HOME to another")
+        let todo = match error {
+            IdentityError::NotAKey { .. } => "restore it, or move it away, and a new one is made",
+            _ => "check the folder, or set $DOWNPOUR_HOME to another",
+        };
+        Fault::start(error.to_string(), todo)
     })
 }
 

@@ -44,7 +44,7 @@ pub enum IdentityError {
         mode: u32,
     },
     /// The file holds something else.
-    #[error("{path} is not an Ed25519 private key; move it away and a new one is made")]
+    #[error("{path} is not an Ed25519 private key")]
     NotAKey {
         /// The key file.
         path: PathBuf,
