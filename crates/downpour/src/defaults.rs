@@ -169,7 +169,9 @@ fn read(file: &Path) -> Result<Option<String>, DefaultsError> {
     // A pipe that nobody writes to would hold up the start.
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let opened = match rustix::fs::open(file, flags, Mode::empty()) {
-        Err(Errno::NOENT | Errno::NOTDIR) => return Ok(None),
+        Err(Errno::NOENT | Errno::NOTDIR) if !file.ancestors().any(leads_nowhere) => {
+            return Ok(None);
+        }
         opened => opened.map_err(io::Error::from),
     };
     let read = opened.map(fs::File::from).and_then(|opened| {
@@ -184,6 +186,11 @@ fn read(file: &Path) -> Result<Option<String>, DefaultsError> {
         }
     });
     read.map(Some).map_err(|error| DefaultsError::Read(file.to_owned(), error))
+}
+
+/// Whether a link is there, but not what it leads to: somebody has meant the file to be there.
+fn leads_nowhere(path: &Path) -> bool {
+    fs::symlink_metadata(path).is_ok_and(|meta| meta.is_symlink()) && fs::metadata(path).is_err()
 }
 
 #[cfg(test)]
@@ -251,6 +258,18 @@ mod tests {
         for missing in ["/no/such/defaults.toml", "/dev/null/.config/downpour/defaults.toml"] {
             let read = Defaults::read_from(&[Path::new(missing)], CONTROLLERS);
             assert_eq!(read.unwrap(), Defaults::default(), "{missing}");
+        }
+    }
+
+    #[test]
+    fn a_link_that_leads_nowhere_is_not_as_if_nobody_had_said_anything() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        std::os::unix::fs::symlink("unmounted/defaults.toml", at("defaults.toml")).unwrap();
+        std::os::unix::fs::symlink("unmounted", at("downpour")).unwrap();
+        for file in [at("defaults.toml"), at("downpour/defaults.toml")] {
+            let read = Defaults::read_from(&[&file], CONTROLLERS);
+            assert!(matches!(read, Err(DefaultsError::Read(..))), "{}: {read:?}", file.display());
         }
     }
 
