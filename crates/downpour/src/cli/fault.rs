@@ -4,6 +4,7 @@
 //! step to a [`Fault`] is made where it is known what the user was about to do.
 
 use downpour_catalog::ErrorClass;
+use downpour_transport::identity::IdentityError;
 use std::fmt;
 
 /// The exit status.
@@ -49,6 +50,17 @@ impl Fault {
         Self { what: what.into(), todo: todo.into(), exit: Exit::Incomplete, class: None }
     }
 
+    /// The node's key cannot be had.
+    pub(crate) fn key(error: &IdentityError) -> Self {
+        let todo = match error {
+            IdentityError::Io { .. } => "check the folder and your rights there",
+            IdentityError::Exposed { .. } => "do so",
+            IdentityError::NotAKey { .. } => "restore it, or move it away, and a new one is made",
+        };
+        let other = "with another $DOWNPOUR_HOME this machine has another key, which nobody knows";
+        Self::start(error.to_string(), format!("{todo}; {other}"))
+    }
+
     /// The same, of this class.
     pub fn of(self, class: ErrorClass) -> Self {
         Self { class: Some(class), ..self }
@@ -67,6 +79,7 @@ impl std::error::Error for Fault {}
 #[cfg(test)]
 mod tests {
     use super::{Exit, Fault};
+    use downpour_transport::identity::Identity;
 
     #[test]
     fn a_fault_is_two_plain_lines() {
@@ -74,5 +87,13 @@ mod tests {
         assert_eq!(fault.to_string().lines().count(), 2);
         assert_eq!(fault.exit as u8, 3);
         assert_eq!(Exit::Usage as u8, 2);
+    }
+
+    #[test]
+    fn who_has_a_key_is_not_told_to_take_another() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("node.key"), "x").unwrap();
+        let fault = Fault::key(&Identity::load_or_create(folder.path()).err().unwrap());
+        assert!(fault.todo.starts_with("restore it") && !fault.todo.contains("set $"), "{fault}");
     }
 }

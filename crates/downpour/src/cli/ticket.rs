@@ -168,7 +168,7 @@ fn own_identity() -> Result<Identity, Fault> {
     let start = |error: &dyn std::error::Error| Fault::start(error.to_string(), advice);
     let home = Home::locate().map_err(|e| start(&e))?;
     let folder = home.config().map_err(|e| start(&e))?;
-    Identity::load_or_create(folder).map_err(|e| start(&e))
+    Identity::load_or_create(folder).map_err(|e| Fault::key(&e))
 }
 
 impl ShowArgs {

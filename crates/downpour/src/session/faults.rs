@@ -5,7 +5,7 @@ use crate::home::{Home, HomeError};
 use crate::object::ScanError;
 use crate::product::{List, ProductLog};
 use downpour_catalog::ErrorClass;
-use downpour_transport::identity::{Identity, IdentityError};
+use downpour_transport::identity::Identity;
 use downpour_transport::trace::Trace;
 use std::fmt::Display;
 use std::io::{self, BufRead, BufReader};
@@ -55,14 +55,7 @@ pub(super) fn class_of_target(out: &Path) -> ErrorClass {
 /// This node's key.
 pub(super) fn identity(home: &Home) -> Result<Arc<Identity>, Fault> {
     let folder = home.config().map_err(|error| self::home(&error))?;
-    let loaded = Identity::load_or_create(folder);
-    loaded.map(Arc::new).map_err(|error: IdentityError| {
-        let todo = match error {
-            IdentityError::NotAKey { .. } => "restore it, or move it away, and a new one is made",
-            _ => "check the folder, or set $DOWNPOUR_HOME to another",
-        };
-        Fault::start(error.to_string(), todo)
-    })
+    Identity::load_or_create(folder).map(Arc::new).map_err(|error| Fault::key(&error))
 }
 
 /// The trace's file, made when one is wanted.
