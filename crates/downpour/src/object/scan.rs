@@ -81,16 +81,12 @@ impl fmt::Display for ScanError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Unreadable { problems, count } => {
-                writeln!(f, "{count} of the paths to send cannot be read:")?;
-                problems.iter().try_for_each(|problem| writeln!(f, "  {problem}"))?;
-                if *count > problems.len() {
-                    writeln!(f, "  and {} more", count - problems.len())?;
+                write!(f, "{count} of the paths to send cannot be read:")?;
+                problems.iter().try_for_each(|problem| write!(f, "\n  {problem}"))?;
+                match count - problems.len() {
+                    0 => Ok(()),
+                    more => write!(f, "\n  and {more} more"),
                 }
-                write!(
-                    f,
-                    "Correct the paths or their permissions, run as a user who may read them, "
-                )?;
-                write!(f, "or leave them out with --skip-unreadable.")
             }
             Self::Duplicate { name, paths } => write!(
                 f,

@@ -18,10 +18,16 @@ pub(super) fn home(error: &HomeError) -> Fault {
 }
 
 pub(super) fn scan(error: &ScanError) -> Fault {
-    if matches!(error, ScanError::Duplicate { .. }) {
-        return Fault::usage(error.to_string(), "send them one after the other, or rename one");
-    }
-    let todo = "check the paths and your rights, or send only what you may read";
+    let todo = match error {
+        ScanError::Duplicate { .. } => {
+            return Fault::usage(error.to_string(), "send them one after the other, or rename one");
+        }
+        ScanError::Unreadable { .. } => {
+            "correct the paths or their permissions, run as a user who may read them, or leave them out with \
+             --skip-unreadable"
+        }
+        ScanError::Tree(_) => "send it in parts, or leave out what it names",
+    };
     Fault::start(error.to_string(), todo)
 }
 
