@@ -40,7 +40,8 @@ pub struct ReceiveArgs {
     /// As root: keep the setuid and setgid bits of files, which are taken off otherwise
     #[arg(long)]
     pub setuid: bool,
-    /// Make ACLs, extended attributes and capabilities what they are at the sender, which needs --xattrs as well
+    /// Make ACLs, extended attributes and capabilities what they are at the sender, which needs --xattrs as well; what cannot
+    /// be set is a notice here and no failure, and the mode of a file without its ACL gives nobody more than that did
     #[arg(long)]
     pub xattrs: bool,
     /// How long to wait for the sender, such as 30s or 24h

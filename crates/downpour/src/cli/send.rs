@@ -57,7 +57,7 @@ pub struct SendArgs {
     #[arg(long, value_name = "HOST:PORT")]
     pub listen: Option<HostPort>,
     /// Tell ACLs, extended attributes and capabilities as well, for receivers with --xattrs; what has more than 1024, or
-    /// than 256 KiB of them, cannot be sent so
+    /// than 256 KiB of them, cannot be sent so. Without it the mode of a file that has an ACL gives nobody more than that does
     #[arg(long, conflicts_with = "products")]
     pub xattrs: bool,
     /// Leave out what cannot be read, with --xattrs also if only its attributes cannot, and name it in the report, instead of

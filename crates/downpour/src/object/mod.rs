@@ -105,3 +105,4 @@ pub use store::{
 pub use tree::{
     Entry, EntryId, Kind, Meta, Mtime, STAGING_NAME, Tree, TreeError, TreeProblem, Xattr, printable,
 };
+pub(crate) use xattr::closed_mode_of;

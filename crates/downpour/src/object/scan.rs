@@ -270,8 +270,8 @@ impl Walk<'_> {
                 Err(reason) => self.problem(path, reason),
                 Ok(((stat, names), xattrs)) => {
                     if self.builder.tree().root().is_none() {
-                        let told = self.builder.set_root(meta(&stat, false), &xattrs);
-                        told.map_err(ScanError::Tree)?;
+                        let meta = self.meta(path, &stat, false);
+                        self.builder.set_root(meta, &xattrs).map_err(ScanError::Tree)?;
                     }
                     tops.extend(names.into_iter().map(|name| {
                         let at = path.join(OsStr::from_bytes(&name));
@@ -415,7 +415,10 @@ impl Walk<'_> {
     fn push(&mut self, found: &Found<'_>, kind: NewKind<'_>) -> Result<bool, ScanError> {
         let hard = matches!(kind, NewKind::HardLink { .. });
         let link = hard || matches!(kind, NewKind::Symlink { .. });
-        let meta = if hard { Meta::default() } else { meta(&found.stat, link) };
+        let meta = match hard {
+            true => Meta::default(),
+            false => self.meta(found.path, &found.stat, link),
+        };
         let xattrs = match hard {
             true => Vec::new(),
             false => match self.xattrs(found.path) {
@@ -430,6 +433,17 @@ impl Walk<'_> {
         self.builder.push(entry).map_err(ScanError::Tree)?;
         self.origin.fingerprints.push(Fingerprint::of(&found.stat));
         Ok(true)
+    }
+
+    /// With the mode as it is without an ACL, where those are not told.
+    fn meta(&self, path: &Path, stat: &Stat, link: bool) -> Meta {
+        let mode = (stat.st_mode & 0o7777) as u16;
+        let mode = match link {
+            true => 0,
+            false if self.options.xattrs => mode,
+            false => xattr::closed_mode_of(path, mode),
+        };
+        Meta { mode, uid: stat.st_uid, gid: stat.st_gid, mtime: mtime(stat) }
     }
 
     fn xattrs(&self, path: &Path) -> Result<Vec<Xattr>, String> {
@@ -462,15 +476,6 @@ struct Found<'a> {
     depth: u32,
     path: &'a Path,
     stat: Stat,
-}
-
-fn meta(stat: &Stat, link: bool) -> Meta {
-    Meta {
-        mode: if link { 0 } else { (stat.st_mode & 0o7777) as u16 },
-        uid: stat.st_uid,
-        gid: stat.st_gid,
-        mtime: mtime(stat),
-    }
 }
 
 /// Time of last modification.

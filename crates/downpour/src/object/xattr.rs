@@ -2,6 +2,7 @@
 //!
 //! Taken are `user.*`, `trusted.*` (root sees them), `security.capability` and the POSIX ACLs, but not the second names
 //! that XFS shows root of those. Labels of security modules (SELinux, IMA, …) belong to the machine and stay there.
+//! Where an ACL does not arrive, the mode is closed to whom it does not let in.
 
 use super::limits::{XATTRS_LEN_MAX, XATTRS_MAX};
 use super::scan::explain;
@@ -16,6 +17,12 @@ const ACL_DEFAULT: &[u8] = b"system.posix_acl_default";
 const CAPABILITY: &[u8] = b"security.capability";
 const TRUSTED: &[u8] = b"trusted.";
 const ACL_OF_XFS: &[u8] = b"trusted.SGI_ACL_";
+
+/// Kinds of entries in an ACL, as the kernel numbers them.
+const USER: u16 = 2;
+const GROUP_OBJ: u16 = 4;
+const GROUP: u16 = 8;
+const MASK: u16 = 16;
 
 /// Largest value and list of names that Linux gives.
 const VALUE_LEN_MAX: usize = 64 << 10;
@@ -58,6 +65,45 @@ pub(crate) fn read(path: &Path) -> Result<Vec<Xattr>, std::io::Error> {
     }
     out.sort_unstable();
     Ok(out)
+}
+
+/// What a mode becomes where the ACL of `path`, if it has one, is not told.
+pub(crate) fn closed_mode_of(path: &Path, mode: u16) -> u16 {
+    if mode & 0o077 == 0 {
+        return mode;
+    }
+    let len = match rustix::fs::lgetxattr(path, ACL_ACCESS, &mut [0; 0][..]) {
+        Err(Errno::NODATA | Errno::NOTSUP) => return mode,
+        len => len.unwrap_or_default(),
+    };
+    let mut list = vec![0; len];
+    // One that cannot be read is as one that nobody understands.
+    let len = rustix::fs::lgetxattr(path, ACL_ACCESS, &mut list[..]).unwrap_or_default();
+    closed_mode(mode, &list[..len])
+}
+
+/// What a mode becomes among these attributes while its ACL, if there is one, is not set.
+pub(crate) fn closed_mode_among(xattrs: &[Xattr], mode: u16) -> u16 {
+    let list = xattrs.iter().find(|xattr| xattr.name == ACL_ACCESS);
+    list.map_or(mode, |list| closed_mode(mode, &list.value))
+}
+
+/// The mode for a file without its ACL: nobody may do what the ACL does not let them. Beside one the bits of the group are
+/// only its mask; and who is named in it, for less than the group or others, is one of those without it.
+fn closed_mode(mode: u16, list: &[u8]) -> u16 {
+    let word = |at: &[u8], i: usize| u16::from_le_bytes([at[i], at[i + 1]]);
+    let entries = match list.split_first_chunk() {
+        Some((&[2, 0, 0, 0], entries)) if entries.len() % 8 == 0 => entries.chunks_exact(8),
+        _ => return mode & !0o077,
+    };
+    let entries = || entries.clone().map(|entry| (word(entry, 0), word(entry, 2) & 7));
+    let mask = entries().find(|(tag, _)| *tag == MASK).map_or(7, |(_, rights)| rights);
+    let all_of = |tags: &[u16]| {
+        let of_these = entries().filter(|(tag, _)| tags.contains(tag));
+        of_these.fold(7, |all, (_, rights)| all & rights & mask)
+    };
+    let group = all_of(&[GROUP_OBJ, USER]) << 3;
+    mode & (0o7700 | group | all_of(&[USER, GROUP]))
 }
 
 /// The names of those that are taken.
@@ -135,7 +181,7 @@ fn remove(path: &str, name: &[u8]) -> Result<(), Errno> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Xattr, is_taken, make_equal, remove};
+    use super::{Xattr, closed_mode, is_taken, make_equal, remove};
     use rustix::fs::{Mode, OFlags, Uid, XattrFlags};
     use rustix::io::Errno;
     use std::os::fd::AsFd as _;
@@ -192,5 +238,25 @@ mod tests {
             assert!(!is_taken(name.as_bytes()), "{name}");
         }
         assert!(is_taken(b"trusted.other") && is_taken(b"system.posix_acl_default"));
+    }
+
+    #[test]
+    fn without_an_acl_nobody_may_more_than_with_it() {
+        let entry = |(tag, rights): &(u8, u8)| [*tag, 0, *rights, 0, 9, 0, 0, 0];
+        for (mode, acl, closed) in [
+            // Owner, a user or a group that is named, the group, the mask, others.
+            (0o660, [(1, 6), (2, 6), (4, 0), (16, 6), (32, 0)], 0o600),
+            (0o4674, [(1, 6), (8, 7), (4, 6), (16, 7), (32, 4)], 0o4664),
+            (0o644, [(1, 6), (2, 7), (4, 6), (16, 4), (32, 4)], 0o644),
+            // Who is named there may be in the group, and is one of the others.
+            (0o664, [(1, 6), (2, 0), (4, 6), (16, 6), (32, 4)], 0o600),
+            (0o664, [(1, 6), (8, 0), (4, 6), (16, 6), (32, 4)], 0o660),
+        ] {
+            let list = [vec![2, 0, 0, 0], acl.iter().flat_map(entry).collect()].concat();
+            assert_eq!(closed_mode(mode, &list), closed, "{mode:o} {acl:?}");
+            for unclear in [&list[..list.len() - 1], &list[1..], &[]] {
+                assert_eq!(closed_mode(mode, unclear), mode & 0o7700);
+            }
+        }
     }
 }

@@ -362,6 +362,40 @@ fn attributes_arrive_when_asked() {
 }
 
 #[test]
+fn a_file_without_its_acl_is_open_to_no_more_people() {
+    let acl = acl([6, 6, 0, 6, 0]);
+    for (told, set) in [(false, false), (false, true), (true, false), (true, true)] {
+        let (_dir, a, b) = pair();
+        write(a.join("d/f"), b"x");
+        for path in ["", "d", "d/f"] {
+            let (path, flags) = (a.join(path), rustix::fs::XattrFlags::empty());
+            if rustix::fs::setxattr(&path, "system.posix_acl_access", &acl, flags).is_err() {
+                let name = "a_file_without_its_acl_is_open_to_no_more_people";
+                return println!("skipped: {name}: no ACLs here");
+            }
+            fs::set_permissions(path, Permissions::from_mode(0o770)).unwrap();
+        }
+        let options = ScanOptions { xattrs: told, ..ScanOptions::default() };
+        let mut sender = Sender::scanned(&contents(&a), MIDDLE, &options);
+        sender.hash();
+        // Again with what is there then.
+        for time in ["once", "twice"] {
+            let options = FolderOptions { xattrs: set, ..FolderOptions::new(&b) };
+            sender.receiver(Destination::Folder(options)).carry(&sender, sender.order());
+            for path in ["", "d", "d/f"] {
+                let mode = fs::metadata(b.join(path)).unwrap().mode() & 0o7777;
+                let is_equal = told && set;
+                assert_eq!(
+                    mode,
+                    if is_equal { 0o770 } else { 0o700 },
+                    "{told} {set} {path} {time}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
 fn attributes_and_acls_are_taken_away_again() {
     const NAME: &str = "attributes_and_acls_are_taken_away_again";
     let (_dir, a, b) = pair();

@@ -1,7 +1,7 @@
 //! Owner, mode, extended attributes and times, in the order in which none undoes another.
 //!
-//! Owner first (it clears setuid and capabilities), then mode, then attributes (an ACL refines the
-//! mode), then times. Attributes are made equal: what the sender has taken away, or a folder here hands down, goes.
+//! Owner first (it clears setuid and capabilities), then mode, then attributes, then times. Where the sender tells an ACL the
+//! mode lets in nobody whom that does not, until the ACL is set and opens it; if it cannot be, the mode stays so. Attributes are made equal: what the sender has taken away, or a folder here hands down, goes.
 //! What the user who runs the receiver may not do is skipped: ownership without root
 //! in silence, as everybody expects; anything else with a notice, of which there is one for all attributes that need root.
 
@@ -32,9 +32,9 @@ pub(crate) struct MetaPolicy {
 }
 
 impl MetaPolicy {
-    /// The mode that an entry gets here.
+    /// The mode that an entry gets here, before its ACL.
     pub(crate) fn mode(&self, entry: &Entry<'_>) -> u16 {
-        let mode = entry.meta.mode;
+        let mode = xattr::closed_mode_among(entry.xattrs, entry.meta.mode);
         match entry.kind {
             _ if self.root && self.setuid => mode,
             Kind::Folder => mode & !0o4000,
