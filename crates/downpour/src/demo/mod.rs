@@ -283,14 +283,22 @@ fn summary(
         ),
     };
     format!(
-        "{head}{ours}{theirs}\nBoth held to {}. downpour took {:.1} times less time and sent {:.1} times fewer bytes;\n\
+        "{head}{ours}{theirs}\nBoth held to {}. downpour took {} time and sent {} bytes;\n\
          {}at {} % loss.\n{more}",
         held_to(plan, report),
-        tcp_time.as_secs_f64() / time.as_secs_f64().max(0.001),
-        tcp_bytes as f64 / session.sent.total().max(1) as f64,
+        beside(time.as_secs_f64().max(0.001), tcp_time.as_secs_f64().max(0.001), "less"),
+        beside(session.sent.total().max(1) as f64, tcp_bytes.max(1) as f64, "fewer"),
         overhead.unwrap_or_default(),
         plan.loss * 100.0,
     )
+}
+
+/// How many times `less` it is than the other, or more.
+fn beside(ours: f64, theirs: f64, less: &str) -> String {
+    match theirs < ours {
+        true => format!("{:.1} times more", ours / theirs),
+        false => format!("{:.1} times {less}", theirs / ours),
+    }
 }
 
 fn ended_early(stage: &Stage, failed: &[String]) -> Fault {
@@ -366,6 +374,10 @@ mod tests {
         assert!(!plain.contains("holes"), "{plain}");
         let more = text(128_900_000);
         assert!(more.contains("holes") && more.contains("83.9 MB were"), "{more}");
+        report.session.duration_s = 10.0;
+        report.session.sent.source_bytes = 5;
+        let slower = summary(&plan, &report, 45_000_000, (Duration::from_secs(1), 10));
+        assert!(slower.contains("took 10.0 times more time and sent 2.0 times fewer"), "{slower}");
     }
 
     #[test]
