@@ -2,12 +2,16 @@
 //!
 //! Whatever way the demo ends (done, failed, by a signal), dropping the [`Stage`] ends the programs that still
 //! run and removes the folder. A signal is only noted; the demo asks `is_stopped` where it waits. A demo that is killed can
-//! do neither: its programs end with it ([`end_with_demo`]), the folder stays.
+//! do neither: its programs end with it ([`end_with_demo`]), and the next demo in the same place removes the folder, which
+//! nobody has locked any more.
 
+use rustix::fs::{CWD, FlockOperation, Mode, OFlags};
 use rustix::process::{Pid, Signal, getppid, kill_process, set_parent_process_death_signal};
 use std::ffi::OsStr;
 use std::fs;
 use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::Arc;
@@ -23,6 +27,8 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// So long after a signal that a terminal may have sent they are asked again: whom it has told is about to end, and one
 /// signal more would end it at once.
 const TOLD_BY_TERMINAL: Duration = Duration::from_secs(1);
+/// The demo's folder, before its process id.
+const FOLDER: &str = "downpour-demo-";
 /// Tells a program that a demo has started it, and which.
 const VARIABLE: &str = "DOWNPOUR_DEMO_PID";
 
@@ -39,6 +45,8 @@ pub(super) fn end_with_demo() {
 /// A private folder and running programs.
 pub(super) struct Stage {
     folder: PathBuf,
+    /// Held as long as the folder is in use, where the file system has locks.
+    _lock: Option<OwnedFd>,
     program: PathBuf,
     running: Vec<Program>,
     /// The signal that stops it; 0: none has come.
@@ -54,11 +62,13 @@ struct Program {
 impl Stage {
     /// Makes the folder, below `place`, for running `program`.
     pub(super) fn set(place: &Path, program: PathBuf) -> io::Result<Self> {
-        let folder = place.join(format!("downpour-demo-{}", std::process::id()));
+        remove_left(place);
+        let folder = place.join(format!("{FOLDER}{}", std::process::id()));
         let stopped = Arc::default();
         listen_for_signals(Arc::clone(&stopped))?;
         fs::create_dir(&folder)?;
-        Ok(Self { folder, program, running: Vec::new(), stopped })
+        let _lock = lock(&folder);
+        Ok(Self { folder, _lock, program, running: Vec::new(), stopped })
     }
 
     /// A path in the folder.
@@ -184,6 +194,32 @@ impl Drop for Stage {
     }
 }
 
+/// Removes what demos have left that were killed: the folders of this user that are locked by nobody, of processes that
+/// are not here. What cannot be removed stays.
+fn remove_left(place: &Path) {
+    let is_left = |folder: &Path| {
+        let name = folder.file_name().and_then(OsStr::to_str);
+        let pid = name.and_then(|name| name.strip_prefix(FOLDER)?.parse::<u32>().ok());
+        let own = rustix::process::geteuid().as_raw();
+        let is_own = fs::symlink_metadata(folder).is_ok_and(|at| at.is_dir() && at.uid() == own);
+        is_own && pid.is_some_and(|pid| !Path::new("/proc").join(pid.to_string()).exists())
+    };
+    let all = fs::read_dir(place).into_iter().flatten().flatten().map(|entry| entry.path());
+    for folder in all.filter(|folder| is_left(folder)) {
+        if let Some(_lock) = lock(&folder) {
+            let _ = fs::remove_dir_all(&folder);
+        }
+    }
+}
+
+/// `None` when another has it, or the file system has no locks.
+fn lock(folder: &Path) -> Option<OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let folder = rustix::fs::openat(CWD, folder, flags, Mode::empty()).ok()?;
+    rustix::fs::flock(&folder, FlockOperation::NonBlockingLockExclusive).ok()?;
+    Some(folder)
+}
+
 /// From now on none of these ends the process by itself.
 fn listen_for_signals(stopped: Arc<AtomicI32>) -> io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
@@ -207,7 +243,8 @@ fn listen_for_signals(stopped: Arc<AtomicI32>) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use super::Stage;
+    use super::{FOLDER, Stage, lock, remove_left};
+    use std::fs;
     use std::path::PathBuf;
     use std::time::Duration;
 
@@ -231,5 +268,24 @@ mod tests {
         drop(stage);
         assert!(!folder.exists());
         assert!(!PathBuf::from(format!("/proc/{}", pid.trim())).exists());
+    }
+
+    #[test]
+    fn what_a_killed_demo_has_left_is_removed_and_nothing_else() {
+        let place = tempfile::tempdir().unwrap();
+        // Above any process id.
+        let killed = (1 << 22) + 1;
+        let here = std::process::id();
+        let names =
+            [killed.to_string(), (killed + 1).to_string(), here.to_string(), "x".to_owned()];
+        let [left, locked, running, other] = names.map(|name| {
+            let folder = place.path().join(format!("{FOLDER}{name}"));
+            fs::create_dir_all(folder.join("receiver-1")).unwrap();
+            folder
+        });
+        let _lock = lock(&locked).expect("a lock");
+        remove_left(place.path());
+        assert!(!left.exists());
+        assert!(locked.exists() && running.exists() && other.exists());
     }
 }
