@@ -205,7 +205,9 @@ async fn take_part(run: Attempt<'_>) -> Result<Ended, Fault> {
 
 fn class_of(failure: &StoreFailure, target: &Target) -> ErrorClass {
     match (failure, target) {
-        (StoreFailure::DiskFull { .. }, _) => ErrorClass::DestinationFull,
+        (StoreFailure::DiskFull { .. } | StoreFailure::TooSmall { .. }, _) => {
+            ErrorClass::DestinationFull
+        }
         (StoreFailure::Manifest(_) | StoreFailure::NotAgreed(_), _) => ErrorClass::Internal,
         (StoreFailure::Target(_), Target::Tree(out)) => faults::class_of_target(out),
         (StoreFailure::Target(_), _) => ErrorClass::DestinationWriteFailed,

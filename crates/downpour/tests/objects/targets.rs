@@ -3,7 +3,7 @@
 use crate::harness::{MIDDLE, Random, SMALL, Sender, contents, pair, write};
 use crate::roundtrip::sparse;
 use downpour::object::{
-    ContentSource, Destination, PipeOut, RawOptions, Store, StoreConfig, StoreEvent,
+    ContentSource, Destination, PipeOut, RawOptions, Store, StoreConfig, StoreEvent, StoreFailure,
 };
 use downpour_proto::{BlockId, Geometry};
 use downpour_transport::{Accepted, BlockSink};
@@ -297,10 +297,16 @@ fn a_block_device_is_written_in_place() {
     let receiver = too_large.receiver(Destination::Raw(raw));
     let id = BlockId::manifest(0).unwrap();
     let answer = receiver.store.accept(id, &too_large.block(id));
+    let events = receiver.events();
     drop(receiver);
     let _ = std::process::Command::new("losetup").arg("-d").arg(path).status();
     assert!(same);
     assert_eq!(answer, Accepted::Failed);
+    let small = |event: &StoreEvent| {
+        matches!(event, StoreEvent::Failed(StoreFailure::TooSmall { needed, available })
+            if (*needed, *available) == (13 << 20, 12 << 20))
+    };
+    assert!(events.iter().any(small), "{events:?}");
 }
 
 #[test]

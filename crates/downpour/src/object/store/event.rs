@@ -110,6 +110,13 @@ pub enum StoreFailure {
         /// In a session of products: the first one that is not here.
         product: Option<u64>,
     },
+    /// The device holds less than what is sent.
+    TooSmall {
+        /// Bytes that are needed.
+        needed: u64,
+        /// Bytes that it holds.
+        available: u64,
+    },
     /// The publisher's manifest breaks a rule.
     Manifest(ManifestError),
     /// The target cannot take what the manifest holds, or cannot be written any more.
@@ -163,6 +170,10 @@ impl fmt::Display for StoreFailure {
                     "{doing}. Make room (df, and df -i for inodes) and start again: what has arrived is kept"
                 )
             }
+            Self::TooSmall { needed, available } => write!(
+                f,
+                "the device is too small: {needed} bytes are sent, and it holds {available}. Give --out a larger one"
+            ),
             Self::Manifest(error) => write!(f, "{error}"),
             Self::Target(reason) => write!(f, "{reason}"),
             Self::NotAgreed(what) => write!(f, "{what}: that was not agreed"),

@@ -86,9 +86,7 @@ impl Target for RawTarget {
             let end = rustix::fs::seek(&self.fd, SeekFrom::End(0));
             let available = end.map_err(|error| StoreFailure::Target(explain(error)))?;
             if needed > available {
-                let doing = format!("writing {}", self.options.path.display());
-                let (needed, available) = (Some(needed), Some(available));
-                return Err(StoreFailure::DiskFull { needed, available, doing, product: None });
+                return Err(StoreFailure::TooSmall { needed, available });
             }
         }
         // Called once: nothing is there yet.
