@@ -49,7 +49,7 @@ impl Existing {
         let taken = |text: &str| Err(Why::new(Obstacle::Taken, text));
         match self {
             Self::Nothing => Ok(()),
-            Self::Folder => taken("a folder is in the way"),
+            Self::Folder => taken("a folder is in the way, which is never replaced: move it away"),
             Self::File(_) | Self::Other if overwrite => Ok(()),
             Self::File(_) => taken(DIFFERS),
             Self::Other => taken("something else is in the way: --overwrite replaces it"),
@@ -94,7 +94,8 @@ impl Placer {
             Existing::Other => return Err(fail(Errno::LOOP)),
             _ => {
                 let text = self.doing("making the folder", id);
-                let text = format!("{text}: a file is in the way");
+                let text =
+                    format!("{text}: a file is in the way, which no folder replaces: move it away");
                 return Err(PlaceError::Object(Why::new(Obstacle::Taken, text)));
             }
         }
