@@ -19,7 +19,8 @@ use crate::product::{Clerk, Ours, ProductLog};
 use crate::progress::{Phase, Snapshot};
 use crate::report::Report;
 use crate::steering::{Book, LinkBook};
-use crate::ticket::Ticket;
+use crate::ticket::{Ticket, TicketError};
+use crate::units::show_duration;
 use downpour_catalog::{ErrorClass, Scope};
 use downpour_proto::{Code, Rate};
 use downpour_transport::control::{
@@ -300,11 +301,13 @@ impl Returns {
 
 fn read_ticket(plan: &ReceivePlan) -> Result<Ticket, Fault> {
     let advice = "ask the sender for a ticket; `downpour send` prints one";
-    let ticket: Ticket = plan
-        .ticket
-        .as_str()
-        .parse()
-        .map_err(|error: crate::ticket::TicketError| Fault::start(error.to_string(), advice))?;
+    let ticket: Ticket =
+        plan.ticket.as_str().parse().map_err(|error: TicketError| match error {
+            TicketError::OtherVersion(_) => {
+                Fault::start(error.to_string(), "`downpour --version` there says which it is")
+            }
+            _ => Fault::start(error.to_string(), advice),
+        })?;
     let in_time = ticket.check_time(SystemTime::now());
     in_time.map_err(|expired| Fault::start(expired.to_string(), advice))?;
     Ok(ticket)
@@ -399,7 +402,8 @@ async fn join(
         before.has_waited = true;
         let pause = pause(begun.elapsed());
         if begun.elapsed() + pause > limit {
-            let what = format!("the sender did not answer within {limit:?}: {error}");
+            let what =
+                format!("the sender did not answer within {}: {error}", show_duration(limit));
             let todo = "start the sender, check the ticket's address and the firewall (TCP and UDP; \
                         `downpour ports`), or give a longer --join-timeout";
             return Err(Fault::start(what, todo).of(ErrorClass::SourceUnreachable));
