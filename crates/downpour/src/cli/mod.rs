@@ -125,6 +125,11 @@ impl OutputArgs {
         read: &[&Path],
     ) -> Result<(), Fault> {
         let ours = [("--report", self.report.as_deref()), ("--trace", self.trace.as_deref())];
+        let is_no_file = |path: Option<&Path>| path == Some(Path::new("-"));
+        if let Some((option, _)) = ours.iter().find(|(_, path)| is_no_file(*path)) {
+            let what = format!("{option} is not written to standard output");
+            return Err(Fault::usage(what, "give it a file; --json prints the report"));
+        }
         outputs::check(&[&ours, more].concat(), sent, read)
     }
 

@@ -44,10 +44,11 @@ pub struct SendArgs {
     pub products: Option<PathBuf>,
     /// Memory for products that were sent, for receivers that missed them
     #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "256MB")]
-    #[arg(requires = "products", help_heading = "Products")]
+    #[arg(requires = "products", conflicts_with = "paths", help_heading = "Products")]
     pub product_memory: u64,
     /// Log each product in this file, a line of JSON each: when it was inserted and sent, or why it was withdrawn
-    #[arg(long, value_name = "FILE", requires = "products", help_heading = "Products")]
+    #[arg(long, value_name = "FILE", help_heading = "Products")]
+    #[arg(requires = "products", conflicts_with = "paths")]
     pub product_log: Option<PathBuf>,
     /// Use the ticket in this file, made by `downpour ticket new`, instead of a new one
     #[arg(long, value_name = "FILE")]
@@ -627,6 +628,8 @@ mod tests {
             &["/", "--path", "tcp", "--group", "239.192.7.1:28819"],
             &["/", "--path", "udp", "--source-specific"],
             &["/", "--path", "auto", "--ttl", "2"],
+            &["/", "--report", "-"],
+            &["/", "--trace", "-"],
         ] {
             let fault = resolve(&[line, &["--receivers", "1"]].concat()).unwrap_err();
             assert_eq!(fault.exit, Exit::Usage, "{line:?}: {fault}");
@@ -634,6 +637,14 @@ mod tests {
         for option in [&["--name", "x"][..], &["--xattrs"], &["--skip-unreadable"]] {
             let line = [&["send", "--products", "-"], option].concat();
             assert!(Line::try_parse_from(&line).is_err(), "{line:?}");
+        }
+        for option in [["--product-log", "log"], ["--product-memory", "64MB"]] {
+            for what in ["/", "-"] {
+                let line = [&["send", what, "--receivers", "1"][..], &option].concat();
+                assert!(Line::try_parse_from(&line).is_err(), "{line:?}");
+            }
+            let line = [&["send", "--products", "-"][..], &option].concat();
+            assert!(Line::try_parse_from(&line).is_ok(), "{line:?}");
         }
     }
 
