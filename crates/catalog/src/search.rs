@@ -1,6 +1,7 @@
 //! Search: files by name, state, site, time, digest and error class, page by page.
 //!
-//! 1. The most selective condition chooses the index that is walked ([`Walk`]): digest, live queue, name, state, site, else ids.
+//! 1. The most selective condition chooses the index that is walked ([`Walk`]): digest, live queue, name, state, site, else ids. The
+//!    few that are in a state of the live queue are walked by themselves, and not sought among all that are in it.
 //! 2. Blocks of rows are read along it; the other conditions are checked here, so that all databases agree.
 //! 3. A page ends when it is full, or when [`EXAMINED_MAX`] rows were looked at: a page takes a bounded time, whatever
 //!    is asked. Its cursor says where to go on.
@@ -14,7 +15,7 @@ use crate::glob::Glob;
 use crate::life::State;
 use crate::reader::{Reader, file_of, select};
 use crate::record::{Digest, File, FileId, SiteId, Time, unhex};
-use crate::sql::Value;
+use crate::sql::{Value, one_int};
 use std::fmt;
 use std::str::FromStr;
 
@@ -118,7 +119,12 @@ pub struct Page {
 enum Walk {
     Digest(Digest),
     Live,
-    Name { from: String, to: Option<String> },
+    /// Those of the live queue in a state in which few are.
+    Few(State),
+    Name {
+        from: String,
+        to: Option<String>,
+    },
     EndState(State),
     Site(SiteId),
     Ids,
@@ -183,13 +189,17 @@ impl Reader {
         from: Option<&Cursor>,
         limit: usize,
     ) -> Result<Page, Error> {
-        let (walk, limit) = (query.walk(), limit.clamp(1, PAGE_MAX));
+        let limit = limit.clamp(1, PAGE_MAX);
         let mut page = Page { files: Vec::new(), next: from.cloned() };
         if query.literal_prefix().contains('\0') {
             // No name has one, and PostgreSQL takes none in a text.
             page.next = None;
             return Ok(page);
         }
+        let walk = match (query.walk(), query.state) {
+            (Walk::Live, Some(state)) if self.are_few(state)? => Walk::Few(state),
+            (walk, _) => walk,
+        };
         let mut examined = 0;
         loop {
             // A block for the rest of the page, or more where few rows match.
@@ -213,6 +223,13 @@ impl Reader {
                 return Ok(page);
             }
         }
+    }
+
+    /// Whether one page may look at all that are in this state of the live queue.
+    fn are_few(&mut self, state: State) -> Result<bool, Error> {
+        let text = "SELECT COUNT(*) FROM (SELECT file FROM live WHERE state = ? LIMIT ?) few";
+        let args = [i64::from(state.code()).into(), (EXAMINED_MAX as i64 + 1).into()];
+        Ok(one_int(&mut *self.sql, text, &args)? <= EXAMINED_MAX as i64)
     }
 
     fn block(
@@ -240,6 +257,13 @@ impl Reader {
             }
             Walk::Live => {
                 (by_id("live q JOIN file f ON f.id = q.file", "q.file", ""), ids.to_vec())
+            }
+            Walk::Few(state) => {
+                let state = [i64::from(state.code()).into()];
+                // A sum is in no index: by the ids the whole queue would be looked through for them.
+                let text =
+                    by_id("live q JOIN file f ON f.id = q.file", "q.file + 0", "q.state = ? AND ");
+                (text, state.into_iter().chain(ids).collect())
             }
             Walk::EndState(state) => {
                 let state = [i64::from(state.code()).into()];

@@ -99,6 +99,27 @@ pub(crate) fn each_condition_finds_what_it_says(world: &World) {
     }
 }
 
+pub(crate) fn what_few_are_is_found_behind_many(world: &World) {
+    let daemon = world.daemon("a");
+    // More than one page looks at.
+    let new = |n| Change::TakeIn(daemon.new_file(&format!("many/{n}")));
+    daemon.catalog.submit(NOW, (0..5_500).map(new).collect()).wait().unwrap();
+    let apart = ["x/1", "x/2", "y"].map(|name| daemon.in_state(name, State::Quarantined).0);
+    let page = |state, prefix: Option<&str>, from: Option<&Cursor>, limit| {
+        let query =
+            Query { state: Some(state), prefix: prefix.map(str::to_owned), ..Query::default() };
+        let page = world.reader().search(&query, from, limit).unwrap();
+        (page.files.iter().map(|file| file.id).collect::<Vec<_>>(), page.next)
+    };
+    assert_eq!(page(State::Quarantined, None, None, 10), (apart.to_vec(), None));
+    assert_eq!(page(State::Quarantined, Some("x/"), None, 10), (apart[..2].to_vec(), None));
+    let (first, next) = page(State::Quarantined, None, None, 2);
+    assert_eq!(first, apart[..2]);
+    assert_eq!(page(State::Quarantined, None, next.as_ref(), 2), (vec![apart[2]], None));
+    assert_eq!(page(State::Waiting, None, None, 10), (Vec::new(), None));
+    assert_eq!(page(State::Found, None, None, 10).0.len(), 10);
+}
+
 pub(crate) fn pages_are_stable_while_files_are_added(world: &World) {
     let daemon = world.daemon("a");
     let before: BTreeSet<_> = fill(&daemon).into_iter().collect();

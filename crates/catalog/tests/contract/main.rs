@@ -74,6 +74,7 @@ stories![
     follow::each_page_is_of_one_moment,
     follow::a_catalog_that_was_set_back_and_went_on_is_noticed,
     finding::each_condition_finds_what_it_says,
+    finding::what_few_are_is_found_behind_many,
     finding::pages_are_stable_while_files_are_added,
     finding::exports_hold_every_row,
     finding::a_backup_is_a_whole_catalog,
