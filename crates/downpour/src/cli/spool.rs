@@ -86,6 +86,9 @@ impl SpoolArgs {
 }
 
 fn show(seen: &Spools) {
+    if let Some(stopped) = &seen.stopped {
+        println!("{}; what follows is as it was then", shown(stopped));
+    }
     for spool in &seen.spools {
         show_one(spool);
     }

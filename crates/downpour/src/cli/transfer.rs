@@ -3,6 +3,7 @@
 use super::fetch::{show_sources, show_under_way};
 use super::site::{AccessArgs, insist, shown, with_daemon};
 use super::{Exit, Fault, print_json};
+use crate::api::Services;
 use crate::dispatch::{
     Accepted, Done, Files, LinkReport, Links, Submission, Submitted, TransferReport, Transfers,
     Why, WhyList,
@@ -194,6 +195,9 @@ impl SubmitArgs {
                 end?;
             }
             let mut all = true;
+            if wait {
+                tell_standstill(site, &told.submitted).await?;
+            }
             for one in told.submitted.clone().iter().filter(|_| wait) {
                 told.waits(&one.accepted);
                 for (transfer, files) in transfers_of(&one.accepted) {
@@ -360,6 +364,19 @@ async fn until_ended(
         }
         tokio::time::sleep(LOOK_EVERY).await;
     }
+}
+
+/// Says what keeps what was submitted from moving at all, where it is queued at the site that is asked.
+async fn tell_standstill(site: &Access, submitted: &[Submitted]) -> Result<(), RemoteError> {
+    let seen: Services = insist(site, "/v1/services").await?;
+    let is_here =
+        |one: &Submitted| one.site == seen.site && !transfers_of(&one.accepted).is_empty();
+    let dispatch = seen.services.iter().find(|service| service.name == "dispatch");
+    let standstill = dispatch.and_then(|service| service.stage.standstill(&service.name));
+    if let Some(why) = standstill.filter(|_| submitted.iter().any(is_here)) {
+        eprintln!("nothing moves for now: {why}");
+    }
+    Ok(())
 }
 
 /// Nothing happens to files in this state until somebody does something.
@@ -567,7 +584,9 @@ fn show_link(link: &LinkReport) {
         show_bytes(link.bytes),
         link.files_per_s
     );
-    if let Some(at) = link.probe_at_us {
+    if let Some(standstill) = &link.standstill {
+        println!("{:<12} {}", "", shown(standstill));
+    } else if let Some(at) = link.probe_at_us {
         let trouble = link.trouble.as_deref().unwrap_or("it failed");
         println!("{:<12} held back: {}; next probe {}", "", shown(trouble), show_time(at));
     }

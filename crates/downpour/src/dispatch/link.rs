@@ -54,6 +54,9 @@ pub struct LinkReport {
     /// The last failure of a whole batch.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trouble: Option<String>,
+    /// Why nothing begins on any link, and no probe goes out; absent while the service `dispatch` works.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub standstill: Option<String>,
 }
 
 /// The other site, as the dispatcher sees it.
@@ -350,6 +353,7 @@ impl Link {
             probe_at_us: self.probe_at().map(|at| at.0),
             is_broken: self.is_broken(),
             trouble: self.trouble.as_ref().map(|(class, what)| format!("{class}: {what}")),
+            standstill: None,
         }
     }
 }

@@ -1,7 +1,7 @@
 //! What people may ask of links: how they do, what was changed on them, and what they may do.
 
 use super::link::{Link, LinkReport, Wanted, seed};
-use super::{Dispatch, lock, work};
+use super::{Dispatch, SERVICE, lock, work};
 use crate::api::{Allow, Asked, Named, Problem, Routes};
 use crate::site::{Fault, Remote, Site};
 use crate::steering::Steered;
@@ -83,12 +83,16 @@ async fn history(
 }
 
 impl Dispatch {
-    fn link_reports(&self, site: &Site) -> Links {
+    pub(super) fn link_reports(&self, site: &Site) -> Links {
+        let standstill = site.supervisor().standstill(SERVICE);
         let mut links = lock(&self.links);
         let report = |remote: Arc<Remote>| {
             let name = remote.name().to_owned();
             let new = || Link::new(seed(), Wanted::Open);
-            links.entry(name).or_insert_with(new).report(remote.name(), remote.section.active)
+            let link = links.entry(name).or_insert_with(new);
+            let report = link.report(remote.name(), remote.section.active);
+            let probe_at_us = report.probe_at_us.filter(|_| standstill.is_none());
+            LinkReport { probe_at_us, standstill: standstill.clone(), ..report }
         };
         Links { links: site.remotes().into_iter().map(report).collect() }
     }

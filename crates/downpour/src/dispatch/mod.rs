@@ -97,6 +97,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 use tokio::sync::{Notify, Semaphore};
 
+/// What the service is called.
+const SERVICE: &str = "dispatch";
+
 /// What all of this part shares.
 pub struct Dispatch {
     /// Links by the other site's name.
@@ -213,7 +216,7 @@ impl Dispatch {
 
 impl Service for Dispatch {
     fn name(&self) -> &'static str {
-        "dispatch"
+        SERVICE
     }
 
     fn run(self: Arc<Self>, site: Arc<Site>, stop: Stop) -> Running {

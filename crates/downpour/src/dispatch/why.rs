@@ -4,30 +4,30 @@
 //! a page of files or for one with its ways. It only reads: what becomes of a file is decided in `work` and `policy`, and how
 //! long a way is expected to take in `ways`.
 
+mod page;
+
 use super::fetch::{FetchReport, FetchSource};
 use super::link::{Link, Wanted};
 use super::load::{Names, having, receipts_that_hold};
 use super::route::{Route, is_submitted};
 use super::ways::Way;
-use super::{Dispatch, ReceiverSection, lock};
+use super::{Dispatch, ReceiverSection, SERVICE, lock};
 use crate::site::{Config, Fault, Site, blocking};
 use crate::spool::{Rules, lies_aside};
 use downpour_catalog::{
-    BadCursor, Count, Cursor, Error, ErrorClass, File, FileId, Query, Reason, RuleId, State, Time,
+    Count, Error, ErrorClass, File, FileId, Query, Reason, RuleId, State, Time,
 };
 use downpour_proto::Rate;
 use downpour_transport::identity::PublicKey;
+pub(super) use page::Place;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeSet, HashMap};
-use std::fmt;
-use std::str::FromStr;
 use std::sync::Arc;
 use utoipa::ToSchema;
 
-/// Files on a page.
-pub(super) const PAGE: usize = 200;
+/// Those in which files do not move, in the order in which they are shown: first what moves on by nobody but people.
 const STATES: [State; 5] =
-    [State::Waiting, State::Quarantined, State::Queued, State::Settled, State::Hashed];
+    [State::Quarantined, State::Waiting, State::Queued, State::Settled, State::Hashed];
 
 /// One file that does not move.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
@@ -55,6 +55,9 @@ pub struct Why {
     pub eta_us: Option<i64>,
     /// In words, with what to do where something is to be done.
     pub text: String,
+    /// Whether it lies in the quarantine of a spool, which releases it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_aside: bool,
     /// What is expected of the ways to where it goes; only when asked for one file that is to go there.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ways: Vec<Way>,
@@ -79,43 +82,26 @@ pub struct WhyList {
     pub next: Option<String>,
 }
 
-/// Where a page begins: in the files of a state, or in those that are found in one go.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct Place {
-    state: Option<State>,
-    /// After this one; `None`: at the first.
-    after: Option<Cursor>,
-}
-
-/// `queued/i17`, or the cursor alone.
-impl fmt::Display for Place {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.state.iter().try_for_each(|state| write!(f, "{state}/"))?;
-        self.after.iter().try_for_each(|after| write!(f, "{after}"))
-    }
-}
-
-impl FromStr for Place {
-    type Err = BadCursor;
-
-    fn from_str(text: &str) -> Result<Self, BadCursor> {
-        // A name in a cursor may have a slash, too; what is before it is no state.
-        let state =
-            text.split_once('/').and_then(|(state, rest)| Some((state.parse().ok()?, rest)));
-        let (state, rest) = state.map_or((None, text), |(state, rest)| (Some(state), rest));
-        let after = match (state, rest) {
-            (Some(_), "") => None,
-            _ => Some(rest.parse()?),
-        };
-        Ok(Self { state, after })
-    }
-}
-
 /// What the links say, without their locks.
 struct Links {
     of: HashMap<String, LinkNow>,
     /// Receivers that take part in the standing session, while it is open.
     present: Option<BTreeSet<String>>,
+    /// Why the service `dispatch` begins nothing, and what starts it, while it does not work.
+    standstill: Option<String>,
+}
+
+impl Links {
+    /// Why nothing becomes of such a file: what would move it on does not work.
+    fn stopped(&self, state: State, route: Option<&Route>) -> Option<&String> {
+        let route = route?;
+        let is_moved = match state {
+            State::Settled | State::Hashed => is_submitted(&route.rule),
+            State::Queued | State::Waiting => !route.to.is_empty(),
+            _ => false,
+        };
+        self.standstill.as_ref().filter(|_| is_moved)
+    }
 }
 
 #[derive(Clone)]
@@ -128,7 +114,7 @@ struct LinkNow {
 }
 
 impl Dispatch {
-    fn links_now(&self) -> Links {
+    fn links_now(&self, standstill: Option<String>) -> Links {
         let links = lock(&self.links);
         let now = links.iter().map(|(name, link)| {
             let trouble = trouble(name, link);
@@ -136,7 +122,7 @@ impl Dispatch {
             (name.clone(), LinkNow { wanted, probe_at, trouble, files_per_s })
         });
         let present = lock(&self.multicast).present.clone();
-        Links { of: now.collect(), present }
+        Links { of: now.collect(), present, standstill }
     }
 
     /// Files that do not move, all of them or those that `query` finds. Its error class is the one that they are shown with.
@@ -146,68 +132,14 @@ impl Dispatch {
         query: Query,
         from: Place,
     ) -> Result<WhyList, Fault> {
-        let (links, config) = (Arc::new(self.links_now()), site.config());
-        let (own, now, keys) = (site.name.clone(), site.clock.now(), keys(site));
-        let (links_now, configured, wanted) = (links.clone(), config.clone(), query.error);
-        let read = site.read(move |reader| {
-            let names = Names::read(reader)?;
-            let rules = Rules::new(&own, &config.rule);
-            let counts = reader.counts()?;
-            let ahead = ahead(&counts);
-            let (mut files, mut next) = (Vec::new(), None);
-            let Place { state: begin, mut after } = from;
-            // One state after the other, unless the question is of one.
-            let is_named = query.prefix.is_some() || query.digest.is_some();
-            let states = match query.state {
-                Some(state) => vec![state],
-                // What has ended has no error class.
-                None if is_named && query.error.is_none() => Vec::new(),
-                None => STATES.to_vec(),
-            };
-            // What is queued has none in the catalog: it is shown with that of its link.
-            let is_known = |state, class| state != Some(State::Queued) || !shows(&links, class);
-            let error = |state| query.error.filter(|class| is_known(state, *class));
-            let ask = |state| Query { state, error: error(state), ..query.clone() };
-            // Of a state without files all that has not ended would be looked at, to find none.
-            let is_held = |state: &&State| counts.iter().any(|count| count.state == **state);
-            let is_asked = |state: &&State| is_held(state) || begin == Some(**state);
-            let asked: Vec<Query> = match states.as_slice() {
-                [] => vec![ask(None)],
-                states => states.iter().filter(is_asked).map(|state| ask(Some(*state))).collect(),
-            };
-            let begin = asked.iter().position(|query| query.state == begin).unwrap_or(0);
-            for (place, query) in asked.iter().enumerate().skip(begin) {
-                let page = reader.search(query, after.take().as_ref(), PAGE - files.len())?;
-                let route = |file: &File| Route::of(&config, &rules, names.rule(file.rule));
-                for (file, route) in still_to(reader, page.files, route, (&names, &keys))? {
-                    let class = class_of(&file, route.as_ref(), &links);
-                    if wanted.is_some() && class != wanted {
-                        continue;
-                    }
-                    let lack = lack(reader, &file, route.as_ref(), (&config, &names), &links)?;
-                    let ahead = ahead.get(&file.rule).map_or(0, |ahead| ahead.files);
-                    files.push(Recorded { file, route, ahead, lack });
-                }
-                let is_cut = page.next.is_some();
-                next = match is_cut {
-                    true => Some(Place { state: query.state, after: page.next }),
-                    false => asked.get(place + 1).map(|q| Place { state: q.state, after: None }),
-                };
-                if files.len() >= PAGE || is_cut {
-                    break;
-                }
-            }
-            Ok((files, next.map(|place| place.to_string())))
-        });
-        let (files, next) = read.await?;
-        let say = move |file: &Recorded| say(file, &links_now, &configured, now);
-        let files = blocking(move || Ok(files.iter().map(say).collect())).await?;
-        Ok(WhyList { files, fetches: Vec::new(), next })
+        let links = self.links_now(site.supervisor().standstill(SERVICE));
+        list(site, links, query, from).await
     }
 
     /// One file.
     pub(super) async fn why_of(&self, site: &Arc<Site>, id: FileId) -> Result<Option<Why>, Fault> {
-        let (links, config) = (self.links_now(), site.config());
+        let links = self.links_now(site.supervisor().standstill(SERVICE));
+        let config = site.config();
         let (own, now, keys) = (site.name.clone(), site.clock.now(), keys(site));
         let configured = config.clone();
         let read = site.read(move |reader| {
@@ -242,14 +174,15 @@ impl Dispatch {
         waiting: i64,
     ) -> Option<Way> {
         let now = site.clock.now();
+        let is_stopped = site.supervisor().standstill(SERVICE).is_some();
         let (open, active, lately) = match lock(&self.links).get(to) {
             // A link that is broken, or that nobody opens again.
-            Some(link) if link.wanted != Wanted::Open => (None, link.active, 0.0),
+            Some(link) if is_stopped || link.wanted != Wanted::Open => (None, link.active, 0.0),
             Some(link) => {
                 let open = link.probe_at().map_or(now, |at| at.max(now));
                 (Some(open), link.active, link.pace().1 * 8.0)
             }
-            None => (Some(now), 0, 0.0),
+            None => (Some(now).filter(|_| !is_stopped), 0, 0.0),
         };
         let (since, before) = match file.state {
             // After all of its rule, at the latest.
@@ -264,6 +197,59 @@ impl Dispatch {
         let lately = Some(Rate::from_bps(lately as u64)).filter(|rate| rate.bps() > 0);
         let ends = [site.name.as_str(), to];
         Some(self.way(site, ends, (beside, lately), (since, file.size, before)))
+    }
+}
+
+/// A page of files, as the links are.
+async fn list(site: &Arc<Site>, links: Links, query: Query, from: Place) -> Result<WhyList, Fault> {
+    let (links, config) = (Arc::new(links), site.config());
+    let (own, now, keys) = (site.name.clone(), site.clock.now(), keys(site));
+    let (links_now, configured) = (links.clone(), config.clone());
+    let read = site.read(move |reader| {
+        let names = Names::read(reader)?;
+        let rules = Rules::new(&own, &config.rule);
+        let counts = reader.counts()?;
+        let (ahead, asked) = (ahead(&counts), queries(&query, &from, &counts, &links));
+        let (files, next) = page::find(reader, &asked, from, |reader, found| {
+            let route = |file: &File| Route::of(&config, &rules, names.rule(file.rule));
+            let mut files = still_to(reader, found, route, (&names, &keys))?;
+            files.retain(|(file, route)| {
+                query.error.is_none() || class_of(file, route.as_ref(), &links) == query.error
+            });
+            let record = |(file, route): (File, Option<Route>)| {
+                let lack = lack(reader, &file, route.as_ref(), (&config, &names), &links)?;
+                let ahead = ahead.get(&file.rule).map_or(0, |ahead| ahead.files);
+                Ok(Recorded { file, route, ahead, lack })
+            };
+            files.into_iter().map(record).collect()
+        })?;
+        Ok((files, next.map(|place| place.to_string())))
+    });
+    let (files, next) = read.await?;
+    let say = move |file: &Recorded| say(file, &links_now, &configured, now);
+    let files = blocking(move || Ok(files.iter().map(say).collect())).await?;
+    Ok(WhyList { files, fetches: Vec::new(), next })
+}
+
+/// What is asked of the catalog: one state after the other, unless the question is of one.
+fn queries(query: &Query, from: &Place, counts: &[Count], links: &Links) -> Vec<Query> {
+    let is_named = query.prefix.is_some() || query.digest.is_some();
+    let states = match query.state {
+        Some(state) => vec![state],
+        // What has ended has no error class.
+        None if is_named && query.error.is_none() => Vec::new(),
+        None => STATES.to_vec(),
+    };
+    // What is queued has none in the catalog: it is shown with that of its link.
+    let is_known = |state, class| state != Some(State::Queued) || !shows(links, class);
+    let error = |state| query.error.filter(|class| is_known(state, *class));
+    let ask = |state| Query { state, error: error(state), ..query.clone() };
+    // Of a state without files nothing need be asked.
+    let is_held = |state: &&State| counts.iter().any(|count| count.state == **state);
+    let is_asked = |state: &&State| is_held(state) || from.state() == Some(**state);
+    match states.as_slice() {
+        [] => vec![ask(None)],
+        states => states.iter().filter(is_asked).map(|state| ask(Some(*state))).collect(),
     }
 }
 
@@ -385,21 +371,25 @@ fn say(recorded: &Recorded, links: &Links, config: &Config, now: Time) -> Why {
     let Recorded { file, ahead, lack, .. } = recorded;
     let route = recorded.route.as_ref();
     let is_submitted = route.is_some_and(|route| is_submitted(&route.rule));
+    let stopped = links.stopped(file.state, route);
     let (held, trouble) = match (file.state, route) {
-        (State::Waiting | State::Queued, Some(route)) => held_up(route, links),
+        (State::Waiting | State::Queued, Some(route)) if stopped.is_none() => held_up(route, links),
         _ => (None, String::new()),
     };
     // What is recorded of a file does not change with a link.
     let by_link = held.filter(|_| file.state == State::Queued);
-    let reason = by_link.map(|held| held.reason).or(file.reason);
+    let by_people = stopped.map(|_| Reason::Paused);
+    let reason = by_people.or(by_link.map(|held| held.reason)).or(file.reason);
     let class = class_of(file, route, links);
+    let is_quarantined = file.state == State::Quarantined;
+    let is_aside = is_quarantined && lies_aside(&config.spool, &file.name, file.id.0);
     let (eta, text) = match (file.state, by_link) {
+        _ if stopped.is_some() => (None, stopped.cloned().unwrap_or_default()),
         (State::Waiting, _) => waiting(file, route, held),
         (State::Queued, Some(held)) => (held.eta, String::new()),
         (State::Queued, None) => queued(route, links, *ahead, now),
         (State::Quarantined, _) => {
             let class = file.error.map_or("an error", |class| class.name());
-            let is_aside = lies_aside(&config.spool, &file.name, file.id.0);
             let of = if is_aside { "spool" } else { "transfer" };
             let todo = format!("when its cause is gone: downpour {of} release {}", file.id);
             let told = match file.error {
@@ -422,7 +412,8 @@ fn say(recorded: &Recorded, links: &Links, config: &Config, now: Time) -> Why {
         (State::Cancelled, _) => (None, "it was cancelled".to_owned()),
         (State::Adopted, _) => (None, "it lies where it should".to_owned()),
     };
-    let texts = [Some(&text), Some(&trouble), lack.as_ref()].into_iter().flatten();
+    let lack = lack.as_ref().filter(|_| stopped.is_none());
+    let texts = [Some(&text), Some(&trouble), lack].into_iter().flatten();
     let texts: Vec<&str> = texts.map(String::as_str).filter(|text| !text.is_empty()).collect();
     Why {
         fetch: None,
@@ -436,6 +427,7 @@ fn say(recorded: &Recorded, links: &Links, config: &Config, now: Time) -> Why {
         since_us: file.since.0,
         eta_us: eta.map(|eta| eta.0),
         text: texts.join("; "),
+        is_aside,
         ways: Vec::new(),
         sources: Vec::new(),
     }
@@ -480,6 +472,7 @@ fn held_up(route: &Route, links: &Links) -> (Option<HeldUp>, String) {
 /// The error class that a file is shown with: its own, or that of the link that holds it up in the queue.
 fn class_of(file: &File, route: Option<&Route>, links: &Links) -> Option<ErrorClass> {
     match (file.state, route) {
+        (State::Queued, Some(_)) if links.stopped(file.state, route).is_some() => None,
         (State::Queued, Some(route)) => held_up(route, links).0?.class,
         _ => file.error,
     }
@@ -488,7 +481,7 @@ fn class_of(file: &File, route: Option<&Route>, links: &Links) -> Option<ErrorCl
 /// Whether what is queued may be shown with this error class.
 fn shows(links: &Links, class: ErrorClass) -> bool {
     let mut held = links.of.iter().filter_map(|(to, link)| held_by_link(to, link));
-    held.any(|(held, _)| held.class == Some(class))
+    links.standstill.is_none() && held.any(|(held, _)| held.class == Some(class))
 }
 
 /// What a link that is closed, or left alone, does to what goes by it.
@@ -526,7 +519,7 @@ fn queued(route: Option<&Route>, links: &Links, ahead: i64, now: Time) -> (Optio
 
 #[cfg(test)]
 mod tests {
-    use super::{LinkNow, Links, Place, Recorded, say, trouble};
+    use super::{LinkNow, Links, Place, Recorded, WhyList, list, say, trouble};
     use crate::dispatch::book::Held;
     use crate::dispatch::link::{Link, Wanted, seed};
     use crate::dispatch::{Dispatch, lock};
@@ -546,25 +539,7 @@ mod tests {
         let trouble =
             probe_at.map(|_| (ErrorClass::TimedOut, "timed-out: nobody answers".to_owned()));
         let link = LinkNow { wanted, probe_at, trouble, files_per_s };
-        Links { of: HashMap::from([("b".to_owned(), link)]), present: None }
-    }
-
-    #[test]
-    fn places_parse_as_they_are_shown() {
-        use downpour_catalog::{Cursor, SiteId};
-        let (id, name) = (Cursor::Id(FileId(17)), "queued/run".to_owned());
-        let cursors = [Some(id.clone()), Some(Cursor::Name(name, SiteId(3), 2))];
-        for after in cursors {
-            let place = Place { state: None, after };
-            assert_eq!(place.to_string().parse(), Ok(place));
-        }
-        for after in [None, Some(id)] {
-            let place = Place { state: Some(State::Queued), after };
-            assert_eq!(place.to_string().parse(), Ok(place));
-        }
-        for bad in ["", "/", "queued", "queue/i17", "queued/17"] {
-            assert!(bad.parse::<Place>().is_err(), "{bad}");
-        }
+        Links { of: HashMap::from([("b".to_owned(), link)]), present: None, standstill: None }
     }
 
     #[test]
@@ -611,7 +586,16 @@ mod tests {
             assert_eq!((&*reason, class, eta), ("paused", None, None));
             assert!(text.contains(told), "{text}");
         }
-        recorded.route = None;
+        let mut stopped = links(Wanted::Banned, Some(at), 100.0);
+        stopped.standstill = Some("stopped".to_owned());
+        recorded.lack = Some("they lack it".to_owned());
+        for state in [State::Settled, State::Hashed, State::Queued, State::Waiting] {
+            let file = &mut recorded.file;
+            (file.state, file.next_try) = (state, Some(at));
+            let is = ("paused".to_owned(), None, None, "stopped".to_owned());
+            assert_eq!(why(&recorded, &stopped), is);
+        }
+        (recorded.file.state, recorded.route) = (State::Queued, None);
         assert_eq!(why(&recorded, &links(Wanted::Open, None, 0.0)).2, None);
     }
 
@@ -640,26 +624,40 @@ mod tests {
 
     /// A file of that rule, in the queue.
     async fn queue(site: &Arc<Site>, name: &str) -> FileId {
+        queue_all(site, "r", &[name.to_owned()]).await[0]
+    }
+
+    /// Files of a rule, in the queue.
+    async fn queue_all(site: &Arc<Site>, rule: &'static str, names: &[String]) -> Vec<FileId> {
         let catalog = site.catalog.clone();
-        let known = site.read(move |_| Ok((catalog.site("a")?, catalog.rule("r")?)));
+        let known = site.read(move |_| Ok((catalog.site("a")?, catalog.rule(rule)?)));
         let (own, rule) = known.await.unwrap();
-        let new = NewFile {
-            site: own,
-            name: name.to_owned(),
-            size: 1,
-            stamp: 1,
-            rule,
-            rank: 1,
-            transfer: None,
-            other_content: OtherContent::Refuse,
-            same: Same::Any,
+        let new = |name: &String| {
+            Change::TakeIn(NewFile {
+                site: own,
+                name: name.clone(),
+                size: 1,
+                stamp: 1,
+                rule,
+                rank: 1,
+                transfer: None,
+                other_content: OtherContent::Refuse,
+                same: Same::Any,
+            })
         };
-        let (file, mut at) = apply(site, Change::TakeIn(new)).await;
+        let submit = async |changes| {
+            let answers = site.catalog.submit(NOW, changes).done().await.unwrap();
+            answers.into_iter().map(Result::unwrap).collect::<Vec<_>>()
+        };
+        let mut files = submit(names.iter().map(new).collect()).await;
         let digest = Digest::blake3(*blake3::hash(b"f").as_bytes());
         for next in [Next::Settled { size: 1 }, Next::Hashed(vec![digest]), Next::Queued] {
-            (_, at) = apply(site, Change::Move(Move { file, at, fence: None, next })).await;
+            let step =
+                |(file, at)| Change::Move(Move { file, at, fence: None, next: next.clone() });
+            let steps = files.iter().map(|one| step((one.file, one.revision)));
+            files = submit(steps.collect()).await;
         }
-        file
+        files.into_iter().map(|one| one.file).collect()
     }
 
     /// A link that is broken.
@@ -671,6 +669,11 @@ mod tests {
         link
     }
 
+    /// The first page, as if the service worked.
+    async fn found(dispatch: &Dispatch, site: &Arc<Site>, query: Query) -> WhyList {
+        list(site, dispatch.links_now(None), query, Place::default()).await.unwrap()
+    }
+
     #[tokio::test]
     async fn what_several_sites_are_to_have_is_held_up_by_those_alone_that_lack_it() {
         let folder = tempfile::tempdir().unwrap();
@@ -679,7 +682,7 @@ mod tests {
         let file = queue(site, "f").await;
         let why = async |[b, c]: [Link; 2]| {
             *lock(&dispatch.links) = [("b".to_owned(), b), ("c".to_owned(), c)].into();
-            let list = dispatch.why(site, Query::default(), Place::default()).await.unwrap();
+            let list = found(&dispatch, site, Query::default()).await;
             let why = list.files.into_iter().next().unwrap();
             (why.reason.unwrap(), why.class, why.eta_us.map(Time), why.text)
         };
@@ -717,9 +720,48 @@ mod tests {
         assert_eq!((&*reason, eta), ("paused", None));
         // Of each file on a page those count that lack this one.
         queue(site, "g").await;
-        let list = dispatch.why(site, Query::default(), Place::default()).await.unwrap();
+        let list = found(&dispatch, site, Query::default()).await;
         let reasons = list.files.iter().map(|why| (&*why.name, why.reason.as_deref().unwrap()));
         assert_eq!(reasons.collect::<Vec<_>>(), [("f", "paused"), ("g", "breaker")]);
+    }
+
+    #[tokio::test]
+    async fn a_service_that_is_stopped_is_the_one_reason() {
+        let folder = tempfile::tempdir().unwrap();
+        let (daemon, dispatch) = begun(folder.path()).await;
+        let file = queue(&daemon.site, "f").await;
+        *lock(&dispatch.links) = [("b".to_owned(), broken()), ("c".to_owned(), broken())].into();
+        let is = "the service dispatch is stopped: downpour service start dispatch";
+        let list = dispatch.why(&daemon.site, Query::default(), Place::default()).await.unwrap();
+        let one = dispatch.why_of(&daemon.site, file).await.unwrap().unwrap();
+        for why in list.files.iter().chain([&one]) {
+            assert_eq!((&*why.text, why.eta_us, &why.class), (is, None, &None));
+            assert_eq!(why.reason.as_deref(), Some("paused"));
+        }
+        assert!(one.ways.iter().all(|way| way.done_us.is_none()));
+        let late = Query { error: Some(ErrorClass::TimedOut), ..Query::default() };
+        let late = dispatch.why(&daemon.site, late, Place::default()).await.unwrap();
+        assert!(late.files.is_empty());
+        for link in dispatch.link_reports(&daemon.site).links {
+            assert_eq!((link.standstill.as_deref(), link.probe_at_us), (Some(is), None));
+            assert!(link.is_broken);
+        }
+    }
+
+    #[tokio::test]
+    async fn what_is_asked_for_is_not_hidden_behind_a_page_of_others() {
+        let folder = tempfile::tempdir().unwrap();
+        let (daemon, dispatch) = begun(folder.path()).await;
+        let others: Vec<_> = (0..450).map(|n| format!("f{n}")).collect();
+        queue_all(&daemon.site, "r", &others).await;
+        let held = queue_all(&daemon.site, "to:b", &["x".to_owned()]).await;
+        lock(&dispatch.links).insert("b".to_owned(), broken());
+        let query = Query { error: Some(ErrorClass::TimedOut), ..Query::default() };
+        let list = found(&dispatch, &daemon.site, query).await;
+        assert_eq!(list.files.iter().map(|why| FileId(why.file)).collect::<Vec<_>>(), held);
+        assert_eq!(list.next, None);
+        let all = found(&dispatch, &daemon.site, Query::default()).await;
+        assert_eq!((all.files.len(), all.next.is_some()), (200, true));
     }
 
     #[tokio::test]
@@ -729,7 +771,7 @@ mod tests {
         let file = queue(&daemon.site, "f").await;
         let (full, late) = (Some(ErrorClass::DestinationFull), Some(ErrorClass::TimedOut));
         let found = async |query: Query| {
-            let list = dispatch.why(&daemon.site, query, Place::default()).await.unwrap();
+            let list = found(&dispatch, &daemon.site, query).await;
             list.files.into_iter().map(|why| (FileId(why.file), why.class)).collect::<Vec<_>>()
         };
         let of = |error| Query { error, ..Query::default() };

@@ -54,6 +54,20 @@ impl Stage {
         }
     }
 
+    /// Why a service of this name begins nothing, and what to do; `None` while it works.
+    pub fn standstill(self, name: &str) -> Option<String> {
+        match self {
+            Self::Running => None,
+            Self::Draining | Self::Stopping | Self::Stopped => Some(format!(
+                "the service {name} is {}: downpour service start {name}",
+                self.name()
+            )),
+            Self::Failed => Some(format!(
+                "the service {name} failed, and is tried again: downpour service status says why"
+            )),
+        }
+    }
+
     /// Whether the service has not ended yet.
     const fn is_at_work(self) -> bool {
         matches!(self, Self::Running | Self::Draining | Self::Stopping)
@@ -157,6 +171,12 @@ impl Supervisor {
     /// All services as they are.
     pub fn reports(&self) -> Vec<ServiceReport> {
         self.units.iter().map(|unit| unit.report()).collect()
+    }
+
+    /// Why this service begins nothing, and what to do; `None` while it works.
+    pub fn standstill(&self, name: &str) -> Option<String> {
+        let unit = self.units.iter().find(|unit| unit.service.name() == name)?;
+        unit.life().stage.standstill(name)
     }
 
     /// Asks one service, or `all` that people may stop; what they are then.

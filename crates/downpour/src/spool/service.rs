@@ -17,6 +17,7 @@ use super::section::{RuleSection, SpoolSection};
 use crate::api::{Allow, Given, Problem, Routes};
 use crate::notify::{Note, Notify};
 use crate::site::{Clock, Fault, Part, Running, Service, Site, SiteEvent, Status, Stop, Wish};
+use axum::extract::State;
 use axum::http::StatusCode;
 use axum::{Extension, Json};
 use downpour_catalog::ErrorClass;
@@ -69,6 +70,9 @@ pub struct Spools {
     /// Why no command on arrival runs, if none does.
     #[serde(default)]
     pub standstill: String,
+    /// Why nothing happens in any spool, and what to do; absent while the service works. All the rest is as it was then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stopped: Option<String>,
 }
 
 /// What is in quarantine.
@@ -474,6 +478,21 @@ impl SpoolService {
         answer_until(until, answer).await.unwrap_or_else(silent).map_err(Problem::not_found)
     }
 
+    /// Runs a command again that failed for good: that of a file, by its number.
+    fn retry(&self, meant: &str) -> Result<(), Problem> {
+        let todo = "give its number, as `downpour spool status` shows it";
+        let wrong = |_| Problem::bad_request(format!("`{meant}` is no number of a file"), todo);
+        let file: i64 = meant.parse().map_err(wrong)?;
+        let send = |retries: &mpsc::Sender<i64>| retries.send(file).is_ok();
+        if !lock(&self.failing).iter().any(|failing| failing.file == file) {
+            return Err(Problem::not_found(format!("no command for file {file} is open")));
+        }
+        match lock(&self.retries).as_ref().is_some_and(send) {
+            true => Ok(()),
+            false => Err(not_at_work()),
+        }
+    }
+
     fn no_such_file(&self, meant: &str, answered: usize) -> String {
         let spools = lock(&self.spools);
         let of = if answered < spools.len() { " of a spool that answers" } else { "" };
@@ -591,10 +610,11 @@ type Shared = Extension<Arc<SpoolService>>;
 
 /// The spools: what they hold, how full they are
 #[utoipa::path(get, path = "/v1/spools", responses((status = 200, body = Spools)))]
-async fn list(Extension(service): Shared) -> Json<Spools> {
+async fn list(State(site): State<Arc<Site>>, Extension(service): Shared) -> Json<Spools> {
+    let stopped = site.supervisor().standstill(service.name());
     let (spools, failing) = (lock(&service.spools).clone(), lock(&service.failing).clone());
     let standstill = lock(&service.standstill).clone();
-    Json(Spools { spools, failing, standstill })
+    Json(Spools { spools, failing, standstill, stopped })
 }
 
 /// What is in quarantine, and why
@@ -621,21 +641,12 @@ async fn release(
     responses((status = 200, body = Spools), (status = 400, body = Problem),
         (status = 404, body = Problem), (status = 503, body = Problem)))]
 async fn retry(
+    State(site): State<Arc<Site>>,
     Extension(service): Shared,
     Given(meant): Given<Meant>,
 ) -> Result<Json<Spools>, Problem> {
-    let todo = "give its number, as `downpour spool status` shows it";
-    let wrong = |_| Problem::bad_request(format!("`{}` is no number of a file", meant.file), todo);
-    let file = meant.file.parse().map_err(wrong)?;
-    let is_open = lock(&service.failing).iter().any(|failing| failing.file == file);
-    let send = |retries: &mpsc::Sender<i64>| retries.send(file).is_ok();
-    if !is_open {
-        return Err(Problem::not_found(format!("no command for file {file} is open")));
-    }
-    if !lock(&service.retries).as_ref().is_some_and(send) {
-        return Err(not_at_work());
-    }
-    Ok(list(Extension(service)).await)
+    service.retry(&meant.file)?;
+    Ok(list(State(site), Extension(service)).await)
 }
 
 #[cfg(test)]

@@ -10,7 +10,6 @@ use super::state::{Look, Said, State};
 use crate::api::Services;
 use crate::dispatch::{Done, Links, Transfers, WhyList};
 use crate::site::{Access, EventId, RemoteError, SiteEvent};
-use crate::units::escape;
 use ratatui::crossterm::event::{self, Event, KeyEvent, KeyEventKind};
 use serde::Deserialize;
 use std::io;
@@ -25,9 +24,6 @@ use tokio::time::{sleep, timeout};
 /// Between two looks when nothing happens, and at least.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 const LOOK_PAUSE: Duration = Duration::from_millis(200);
-/// Pages of files that do not move that a look passes over where none is on them: behind much that moves some may be found. The
-/// daemon reads five thousand files for each, each time.
-const EMPTY_MAX: u32 = 4;
 /// Before events are asked for again.
 const LISTEN_PAUSE: Duration = Duration::from_secs(1);
 /// How long the thread that reads keys goes on when nobody wants them any more.
@@ -50,11 +46,7 @@ pub async fn look(site: &Access) -> Result<Look, RemoteError> {
     let services: Services = site.get("/v1/services").await?;
     let links: Links = site.get("/v1/links").await?;
     let transfers: Transfers = site.get("/v1/transfers?most=0").await?;
-    let mut why: WhyList = site.get("/v1/why").await?;
-    for _ in 0..EMPTY_MAX {
-        let Some(after) = why.next.as_ref().filter(|_| why.files.is_empty()) else { break };
-        why = site.get(&format!("/v1/why?after={}", escape(after))).await?;
-    }
+    let why: WhyList = site.get("/v1/why").await?;
     Ok(Look {
         site: services.site,
         now_us: services.now_us,

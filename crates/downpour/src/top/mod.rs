@@ -13,6 +13,7 @@ mod keys;
 mod live;
 mod page;
 mod state;
+mod words;
 
 pub use keys::Command;
 pub use live::{look, run};

@@ -8,6 +8,7 @@
 
 use super::keys::KEYS;
 use super::state::{Contact, Flow, Mode, Pane, State, link_word};
+use super::words::happened;
 use crate::dispatch::{LinkReport, Why};
 use crate::output::plain;
 use crate::site::{ServiceReport, SiteEvent, Stage};
@@ -15,7 +16,7 @@ use crate::units::{show_bytes, show_duration, show_time};
 use ratatui::buffer::Buffer;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Style};
-use ratatui::text::{Line, Text};
+use ratatui::text::{Line, Span, Text};
 use ratatui::widgets::{Cell, Paragraph, Row, Table, Widget, Wrap};
 use std::time::Duration;
 
@@ -23,6 +24,8 @@ use std::time::Duration;
 const WIDE: u16 = 150;
 /// Lines for all about one row.
 const DETAIL_LINES: u16 = 2;
+/// Lines for a question or an answer that is longer than one.
+const FOOT_LINES: u16 = 3;
 /// Rows that a part has before the others get more.
 const ROWS_MIN: usize = 2;
 /// Letters of a bar.
@@ -102,11 +105,15 @@ impl Pane {
 
 /// Draws the page.
 pub(super) fn draw(state: &State, area: Rect, out: &mut Buffer) {
-    let [head, body, detail, foot] =
-        Layout::vertical([length(1), Constraint::Min(0), length(DETAIL_LINES), length(1)])
-            .areas(area);
+    // An answer may say what to do at its end.
+    let said = footline(state);
+    let is_said = state.said.is_some() || state.mode != Mode::Looking;
+    let is_long = is_said && said.width() > usize::from(area.width);
+    let foot_lines = if is_long { FOOT_LINES } else { 1 };
+    let heights = [length(1), Constraint::Min(0), length(DETAIL_LINES), length(foot_lines)];
+    let [head, body, detail, foot] = Layout::vertical(heights).areas(area);
     headline(state).render(head, out);
-    footline(state).render(foot, out);
+    Paragraph::new(said).wrap(Wrap { trim: false }).render(foot, out);
     if state.mode == Mode::Help {
         return help(body, out);
     }
@@ -133,7 +140,12 @@ pub fn text(state: &State, width: u16) -> String {
     parts(&bare, &Pane::ALL, body, &mut out);
     let mut text = String::new();
     for cells in out.content.chunks(usize::from(width)) {
-        let line: String = cells.iter().map(|cell| cell.symbol()).collect();
+        let (mut line, mut at) = (String::new(), 0);
+        // A wide character takes the next cell, too.
+        while let Some(cell) = cells.get(at) {
+            line.push_str(cell.symbol());
+            at += Span::raw(cell.symbol()).width().max(1);
+        }
         text.push_str(line.trim_end());
         text.push('\n');
     }
@@ -331,7 +343,8 @@ fn link(state: &State, link: &LinkReport) -> Shown {
 }
 
 fn trouble(link: &LinkReport, now_us: i64) -> String {
-    let trouble = link.trouble.clone().unwrap_or_default();
+    let trouble = link.standstill.as_ref().or(link.trouble.as_ref());
+    let trouble = trouble.cloned().unwrap_or_default();
     match link.probe_at_us {
         Some(at) => format!("probe {}: {trouble}", when(Some(at), now_us)),
         None => trouble,
@@ -381,44 +394,6 @@ fn event(event: &SiteEvent) -> Shown {
     };
     let mark = if is_bad { '!' } else { ' ' };
     shown(mark, vec![left(&time_of_day(event.at_us)), left(&event.kind), left(&happened(event))])
-}
-
-/// An event in words.
-fn happened(event: &SiteEvent) -> String {
-    let text = |key: &str| event.about.get(key).and_then(|value| value.as_str()).unwrap_or("");
-    match event.kind.as_str() {
-        SiteEvent::SERVICE => {
-            let why = event.about.get("why").filter(|_| text("stage") == "failed");
-            let why = why.and_then(|why| Some(format!(": {}", why.get("what")?.as_str()?)));
-            format!("{} {}{}", text("name"), text("stage"), why.unwrap_or_default())
-        }
-        SiteEvent::TROUBLE => format!("{} ({}): {}", text("name"), text("class"), text("what")),
-        SiteEvent::BATCH => {
-            let way = if event.about["arrives"] == true { "from" } else { "to" };
-            let (files, failed) = (&event.about["files"], &event.about["failed"]);
-            format!("{way} {}: {files} files, {failed} failed {}", text("site"), text("what"))
-        }
-        SiteEvent::LINK => match (text("wanted"), event.about["is_broken"] == true) {
-            ("open", true) => format!("{} is broken: {}", text("site"), text("what")),
-            (wanted, true) => format!("{} is {wanted} (broken: {})", text("site"), text("what")),
-            (wanted, false) => format!("{} is {wanted} and not broken", text("site")),
-        },
-        SiteEvent::QUARANTINE => match event.about["files"].as_u64() {
-            Some(files) if files > 1 => {
-                format!("{} ({}) and {} more", text("name"), text("class"), files - 1)
-            }
-            _ => format!("{} ({})", text("name"), text("class")),
-        },
-        SiteEvent::SPOOL => format!("{}: {}", text("spool"), text("what")),
-        SiteEvent::RECONCILE => text("what").to_owned(),
-        SiteEvent::MIRROR => format!("{}: {}", text("remote"), text("what")),
-        SiteEvent::AUDIT => format!("{}: {} -> {}", text("who"), text("what"), text("result")),
-        SiteEvent::MISSED => match event.about.get("events") {
-            Some(count) => format!("{count} events"),
-            None => text("why").to_owned(),
-        },
-        _ => event.about.to_string(),
-    }
 }
 
 /// All about the row under the cursor.
@@ -519,9 +494,10 @@ pub(super) mod tests {
     use super::{draw, plain, share, text};
     use crate::dispatch::{BatchReport, LinkReport, LinkWanted, Why};
     use crate::site::{ServiceReport, SiteEvent, Stage, Status};
-    use crate::top::{Command, Look, Mode, Pane, State};
+    use crate::top::{Command, Look, Mode, Pane, Said, State};
     use ratatui::Terminal;
     use ratatui::backend::TestBackend;
+    use ratatui::text::Span;
     use serde_json::{Value, json};
 
     /// 2026-11-22T08:14:01Z.
@@ -552,6 +528,7 @@ pub(super) mod tests {
             bytes: 5_600_000_000,
             files_per_s: 12.3,
             bytes_per_s: 4_500_000.0,
+            standstill: None,
             probe_at_us: broken.then_some(NOW + 5_000_000),
             is_broken: broken,
             trouble: broken.then(|| "destination-unreachable: connection refused".to_owned()),
@@ -585,6 +562,7 @@ pub(super) mod tests {
             since_us: NOW - 100_000_000,
             eta_us: (state == "waiting").then_some(NOW + 72_000_000),
             text: text.to_owned(),
+            is_aside: false,
             ways: Vec::new(),
             sources: Vec::new(),
         }
@@ -737,6 +715,39 @@ pub(super) mod tests {
         assert!(shown.contains("a?[2Jb?c?d"), "{shown}");
         assert!(!shown.contains(['\u{1b}', '\u{202e}']));
         assert_eq!(plain("äß 漢字 a\tb"), "äß 漢字 a?b");
+    }
+
+    #[test]
+    fn wide_letters_are_text_as_they_are() {
+        let mut state = example();
+        state.look.waiting[0].name = "wide漢字漢字".to_owned();
+        let page = text(&state, 120);
+        let rows: Vec<&str> =
+            page.lines().filter(|line| line.contains("run") || line.contains("wide")).collect();
+        let wide = rows.iter().find(|row| row.contains("wide漢字漢字")).expect("its name");
+        let plain = rows.iter().find(|row| row.contains("bad.root")).expect("the other");
+        let at = |row: &str, word: &str| Span::raw(row.split(word).next().unwrap()).width();
+        assert_eq!(at(wide, "waiting"), at(plain, "quarantined"), "{page}");
+    }
+
+    #[test]
+    fn what_is_to_be_done_is_not_cut_off() {
+        let mut state = example();
+        let text = format!("not done: {}: do-this", "because ".repeat(15));
+        state.said = Some(Said { good: false, text });
+        assert!(drawn(&state, 80, 24).contains("do-this"));
+    }
+
+    #[test]
+    fn while_dispatch_is_stopped_links_say_so() {
+        let mut state = example();
+        let stopped = "the service dispatch is stopped: downpour service start dispatch";
+        for link in &mut state.look.links {
+            (link.probe_at_us, link.standstill) = (None, Some(stopped.to_owned()));
+        }
+        let page = text(&state, 160);
+        assert_eq!(page.matches(stopped).count(), 3, "{page}");
+        assert!(page.contains("BROKEN") && !page.contains("probe"), "{page}");
     }
 
     #[test]

@@ -310,7 +310,7 @@ pub(super) fn link_word(link: &LinkReport) -> &'static str {
     match (link.wanted, link.probe_at_us) {
         (Wanted::Banned, _) => "banned",
         (Wanted::Drained, _) => "drained",
-        (Wanted::Open, Some(_)) if link.is_broken => "BROKEN",
+        (Wanted::Open, _) if link.is_broken => "BROKEN",
         // The other site answers, and takes nothing, or nothing that is as large.
         (Wanted::Open, Some(_)) => "held",
         (Wanted::Open, None) => "open",

@@ -1,8 +1,8 @@
 //! The service and its threads: what is asked of spools, and what a reload, a drain and a stop cut short.
 
 use super::{
-    Ask, Extension, Failing, Given, InQuarantine, Instant, Meant, Ordering, Rules, STILL_THERE,
-    SetApart, SpoolSection, SpoolService, SpoolStatus, TICKS_USUAL, Worker, lock,
+    Ask, Extension, Failing, InQuarantine, Instant, Ordering, Rules, STILL_THERE, SetApart,
+    SpoolSection, SpoolService, SpoolStatus, TICKS_USUAL, Worker, lock,
 };
 use crate::site::{Clock, Daemon, Service, Site, Stop, Wish};
 use downpour_catalog::{AdoptedFile, Change, Digest, OtherContent};
@@ -81,15 +81,22 @@ async fn of_spools_that_are_not_at_work_that_is_said() {
     lock(&service.spools).push(SpoolStatus::default());
     let (name, text) = ("x".to_owned(), String::new());
     lock(&service.failing).push(Failing { file: 7, name, tries: 3, next_try: None, text });
-    let retry = async |file: &str| {
-        let meant = Meant { file: file.to_owned() };
-        super::retry(Extension(service.clone()), Given(meant)).await.unwrap_err().status
-    };
+    let retry = |file: &str| service.retry(file).unwrap_err().status;
     let quarantine = service.quarantine().await.unwrap_err();
     let release = service.release("x").await.unwrap_err();
-    assert_eq!([quarantine.status, release.status, retry("7").await], [503; 3]);
+    assert_eq!([quarantine.status, release.status, retry("7")], [503; 3]);
     assert!(quarantine.what.contains("not at work"), "{}", quarantine.what);
-    assert_eq!([retry("8").await, retry("x").await], [404, 400]);
+    assert_eq!([retry("8"), retry("x")], [404, 400]);
+}
+
+#[tokio::test]
+async fn what_a_stopped_service_shows_is_said_to_be_of_before() {
+    let folder = tempfile::tempdir().unwrap();
+    let daemon = ended_daemon(folder.path()).await;
+    let service = Extension(Arc::new(SpoolService::default()));
+    let seen = super::list(super::State(daemon.site.clone()), service).await;
+    let is = "the service spool is stopped: downpour service start spool";
+    assert_eq!(seen.stopped.as_deref(), Some(is));
 }
 
 #[tokio::test]
