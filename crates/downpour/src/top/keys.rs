@@ -3,6 +3,7 @@
 use super::state::{Mode, Pane, Said, State};
 use crate::dispatch::{Files, LinkWanted, Why};
 use crate::site::Stage;
+use crate::spool::Meant;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use serde_json::{Value, json};
 
@@ -19,7 +20,7 @@ pub(super) const KEYS: &[(&str, &str)] = &[
     ("p", "service: drain, start. Link, transfer: drain the link, open it"),
     ("s", "service: stop, start"),
     ("S", "stop all services, or start all when none runs"),
-    ("b", "link: ban, open"),
+    ("b", "link: ban; a banned one: open"),
     ("c", "waiting file: give it up"),
     ("/", "show only rows with a text; Esc shows all"),
     ("?", "these keys"),
@@ -51,6 +52,8 @@ pub enum Command {
         name: String,
         /// `retry`, `release`, `cancel`.
         verb: &'static str,
+        /// Whether its spool does it.
+        is_aside: bool,
     },
     /// Try some and release others.
     Again {
@@ -58,6 +61,8 @@ pub enum Command {
         retry: Vec<i64>,
         /// Those in quarantine.
         release: Vec<i64>,
+        /// Those in the quarantines of spools.
+        aside: Vec<i64>,
     },
     /// Leave.
     Quit,
@@ -70,16 +75,25 @@ impl Command {
             let body = json!(Files { files: files.to_vec(), ..Files::default() });
             (words, format!("/v1/files/{verb}"), body)
         };
+        let of_spool = |words: String, file: &i64| {
+            let body = json!(Meant { file: file.to_string() });
+            (words, "/v1/spools/release".to_owned(), body)
+        };
         let one = |path: String| vec![(self.words(), path, json!({}))];
         match self {
             Self::Service { name, verb } => one(format!("/v1/services/{name}/{verb}")),
             Self::Link { site, verb } => one(format!("/v1/links/{site}/{verb}")),
+            Self::File { file, verb: "release", is_aside: true, .. } => {
+                vec![of_spool(self.words(), file)]
+            }
             Self::File { file, verb, .. } => vec![of_files(self.words(), verb, &[*file])],
-            Self::Again { retry, release } => {
+            Self::Again { retry, release, aside } => {
                 let both = [("retry", retry), ("release", release)];
                 let some = both.into_iter().filter(|(_, files)| !files.is_empty());
                 let words = |verb, files: &[i64]| format!("{verb} {} files", files.len());
-                some.map(|(verb, files)| of_files(words(verb, files), verb, files)).collect()
+                let of_files = some.map(|(verb, files)| of_files(words(verb, files), verb, files));
+                let of_spools = aside.iter().map(|file| of_spool(format!("release {file}"), file));
+                of_files.chain(of_spools).collect()
             }
             Self::Quit => Vec::new(),
         }
@@ -91,9 +105,10 @@ impl Command {
             Self::Service { name, verb } if name == "all" => format!("{verb} all services"),
             Self::Service { name, verb } => format!("{verb} service {name}"),
             Self::Link { site, verb } => format!("{verb} the link to {site}"),
-            Self::File { file, name, verb } => format!("{verb} file {file}, {}", end_of(name)),
-            Self::Again { retry, release } => {
-                format!("retry {} files, release {} from quarantine", retry.len(), release.len())
+            Self::File { file, name, verb, .. } => format!("{verb} file {file}, {}", end_of(name)),
+            Self::Again { retry, release, aside } => {
+                let release = release.len() + aside.len();
+                format!("retry {} files, release {release} from quarantine", retry.len())
             }
             Self::Quit => "leave".to_owned(),
         }
@@ -211,16 +226,15 @@ impl State {
         (self.pane == Pane::Services).then(|| (service.name.clone(), works))
     }
 
-    /// The link under the cursor, or that of the transfer there, and whether it is open.
-    fn link(&self) -> Option<(String, bool)> {
+    /// The link under the cursor, or that of the transfer there, and what is wanted of it.
+    fn link(&self) -> Option<(String, LinkWanted)> {
         let site = match self.pane {
             Pane::Links => self.links().get(self.row())?.site.clone(),
             Pane::Transfers => self.transfers().get(self.row())?.batch.site.clone(),
             _ => return None,
         };
         let link = self.look.links.iter().find(|link| link.site == site);
-        let open = link.is_none_or(|link| link.wanted == LinkWanted::Open);
-        Some((site, open))
+        Some((site, link.map_or(LinkWanted::Open, |link| link.wanted)))
     }
 
     /// The file under the cursor.
@@ -237,20 +251,24 @@ impl State {
     }
 
     fn all_again(&self) -> Option<Command> {
-        let of = |state: &str| {
-            let waiting = self.waiting().into_iter().filter(|why| why.state == state);
-            waiting.map(|why| why.file).collect::<Vec<_>>()
+        let of = |state: &str, is_aside: bool| {
+            let is_meant = |why: &&Why| why.state == state && why.is_aside == is_aside;
+            let meant = self.waiting().into_iter().filter(is_meant);
+            meant.map(|why| why.file).collect::<Vec<_>>()
         };
-        let (retry, release) = (of("waiting"), of("quarantined"));
-        (!(retry.is_empty() && release.is_empty())).then_some(Command::Again { retry, release })
+        let retry = of("waiting", false);
+        let (release, aside) = (of("quarantined", false), of("quarantined", true));
+        let is_none = retry.is_empty() && release.is_empty() && aside.is_empty();
+        (!is_none).then_some(Command::Again { retry, release, aside })
     }
 
     fn pause(&self) -> Option<Command> {
         if let Some((name, works)) = self.service() {
             return Some(Command::Service { name, verb: if works { "drain" } else { "start" } });
         }
-        let (site, open) = self.link()?;
-        Some(Command::Link { site, verb: if open { "drain" } else { "open" } })
+        let (site, wanted) = self.link()?;
+        let is_open = wanted == LinkWanted::Open;
+        Some(Command::Link { site, verb: if is_open { "drain" } else { "open" } })
     }
 
     fn stop_or_start(&self) -> Option<Command> {
@@ -268,18 +286,21 @@ impl State {
     }
 
     fn ban(&self) -> Option<Command> {
-        let (site, open) = self.link()?;
-        Some(Command::Link { site, verb: if open { "ban" } else { "open" } })
+        let (site, wanted) = self.link()?;
+        let is_banned = wanted == LinkWanted::Banned;
+        Some(Command::Link { site, verb: if is_banned { "open" } else { "ban" } })
     }
 }
 
 fn of_file(why: &Why, verb: &'static str) -> Command {
-    Command::File { file: why.file, name: why.name.clone(), verb }
+    let (file, name, is_aside) = (why.file, why.name.clone(), why.is_aside);
+    Command::File { file, name, verb, is_aside }
 }
 
 #[cfg(test)]
 mod tests {
     use super::Command;
+    use crate::dispatch::LinkWanted;
     use crate::top::page::tests::example;
     use crate::top::{Mode, Pane, State};
     use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
@@ -309,7 +330,7 @@ mod tests {
 
     fn file(file: i64, verb: &'static str) -> Option<Command> {
         let name = if file == 41 { "run17/a.root" } else { "run17/bad.root" };
-        Some(Command::File { file, name: name.into(), verb })
+        Some(Command::File { file, name: name.into(), verb, is_aside: false })
     }
 
     #[test]
@@ -332,10 +353,36 @@ mod tests {
         assert_eq!(press(&mut state, "4r"), file(41, "retry"));
         assert_eq!(press(&mut state, "jr"), file(42, "release"));
         assert_eq!(press(&mut state, "cy"), file(42, "cancel"));
-        let both = Command::Again { retry: vec![41], release: vec![42] };
+        let both = Command::Again { retry: vec![41], release: vec![42], aside: vec![] };
         assert_eq!(press(&mut state, "Ry"), Some(both.clone()));
         assert_eq!(both.requests().len(), 2);
         assert_eq!(press(&mut state, "5rpsc"), None, "what happened, happened");
+    }
+
+    #[test]
+    fn a_drained_link_is_banned_or_opened() {
+        let mut state = example();
+        let west = state.look.links.iter_mut().find(|link| link.site == "west").unwrap();
+        west.wanted = LinkWanted::Drained;
+        assert_eq!(press(&mut state, "2Gb"), None);
+        assert_eq!(press(&mut state, "y"), link("west", "ban"));
+        assert_eq!(press(&mut state, "p"), link("west", "open"));
+        assert_eq!(press(&mut state, "gb"), link("north", "open"));
+    }
+
+    #[test]
+    fn what_lies_in_a_spool_is_released_by_its_spool() {
+        let mut state = example();
+        state.look.waiting[1].is_aside = true;
+        let release = press(&mut state, "4jr").unwrap().requests();
+        let [(_, path, body)] = &release[..] else { panic!("one request") };
+        assert_eq!((path.as_str(), body), ("/v1/spools/release", &json!({ "file": "42" })));
+        let all = press(&mut state, "Ry").unwrap();
+        assert!(all.words().contains("release 1 from quarantine"));
+        let paths = all.requests().into_iter().map(|(_, path, _)| path);
+        assert_eq!(paths.collect::<Vec<_>>(), ["/v1/files/retry", "/v1/spools/release"]);
+        let cancel = press(&mut state, "cy").unwrap().requests();
+        assert_eq!(cancel[0].1, "/v1/files/cancel");
     }
 
     #[test]
@@ -362,7 +409,7 @@ mod tests {
         press(&mut state, "\u{1b}/BAD\n");
         assert_eq!((state.waiting().len(), state.mode == Mode::Looking), (1, true));
         assert_eq!(press(&mut state, "r"), file(42, "release"), "the row that is shown");
-        let only = Command::Again { retry: vec![], release: vec![42] };
+        let only = Command::Again { retry: vec![], release: vec![42], aside: vec![] };
         assert_eq!(press(&mut state, "Ry"), Some(only), "what is not shown is not touched");
         press(&mut state, "\u{1b}");
         assert_eq!((state.waiting().len(), state.row()), (2, 1), "the cursor stays on it");
@@ -395,7 +442,7 @@ mod tests {
 
     #[test]
     fn commands_are_requests_of_the_api() {
-        let command = Command::Again { retry: vec![1, 2], release: vec![] };
+        let command = Command::Again { retry: vec![1, 2], release: vec![], aside: vec![] };
         let [(words, path, body)] = &command.requests()[..] else { panic!("one request") };
         assert_eq!((words.as_str(), path.as_str()), ("retry 2 files", "/v1/files/retry"));
         assert_eq!(*body, json!({ "files": [1, 2] }));
@@ -423,7 +470,7 @@ mod tests {
         state.seen(look);
         assert_eq!(press(&mut state, "cy"), file(42, "cancel"));
         let name = "a/folder/of/some/depth/run17.root".to_owned();
-        let words = Command::File { file: 7, name, verb: "retry" }.words();
+        let words = Command::File { file: 7, name, verb: "retry", is_aside: false }.words();
         assert_eq!(words, "retry file 7, …of/some/depth/run17.root");
     }
 }
