@@ -203,6 +203,19 @@ mod tests {
     }
 
     #[test]
+    fn a_database_without_room_says_so() {
+        let folder = tempfile::tempdir().unwrap();
+        let url = CatalogUrl::Sqlite(folder.path().join("c.db"));
+        drop(Catalog::open(&url, "a", Time(1), &BeforeMigration::Refuse).unwrap());
+        let mut sql = url.connect(Access::Write).unwrap();
+        // No more pages than there are.
+        sql.query("PRAGMA max_page_count = 1", &[]).unwrap();
+        let error = sql.run("CREATE TABLE more AS SELECT zeroblob(1000000)", &[]).unwrap_err();
+        let error = Error::from(error);
+        assert!(matches!(&error, Error::Full(text) if text.contains("full")), "{error:?}");
+    }
+
+    #[test]
     fn a_writer_that_gets_no_number_says_so() {
         let folder = tempfile::tempdir().unwrap();
         let url = CatalogUrl::Sqlite(folder.path().join("c.db"));

@@ -9,6 +9,9 @@ pub enum Error {
     /// The database cannot be reached, or the connection broke. What was asked may or may not be done: ask again.
     #[error("the database cannot be reached: {0}")]
     Unreachable(String),
+    /// The database has no room to write.
+    #[error("the database has no room to write ({0}): free space on its disk")]
+    Full(String),
     /// What is stored is not what this program stores.
     #[error("the catalog is damaged: {0}")]
     Damaged(String),
@@ -29,6 +32,7 @@ impl From<DbError> for Error {
     fn from(error: DbError) -> Self {
         match error {
             DbError::Lost(text) => Self::Unreachable(text),
+            DbError::Full(text) => Self::Full(text),
             DbError::Damaged(text) => Self::Damaged(text),
             DbError::Conflict(text) | DbError::Other(text) => Self::Database(text),
         }

@@ -88,6 +88,8 @@ impl From<sqlx::Error> for DbError {
             "40001" | "40P01" => Self::Conflict(text),
             // A server that shuts down, was killed, or starts; one that ended a transaction in which nothing was said for too long.
             "57P01" | "57P02" | "57P03" | "25P03" => Self::Lost(text),
+            // Disk full, of PostgreSQL.
+            "53100" => Self::Full(text),
             _ if database.kind() == ErrorKind::UniqueViolation => Self::Conflict(text),
             // Lock wait timeout of MySQL has a general state.
             _ if text.contains("Lock wait timeout") => Self::Conflict(text),

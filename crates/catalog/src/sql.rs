@@ -167,6 +167,8 @@ pub(crate) enum DbError {
     Conflict(String),
     /// The connection is gone.
     Lost(String),
+    /// It has no room to write.
+    Full(String),
     /// What is stored is not what we store.
     Damaged(String),
     /// Anything else, in the database's words.
@@ -182,9 +184,11 @@ impl DbError {
 impl fmt::Display for DbError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Conflict(text) | Self::Lost(text) | Self::Damaged(text) | Self::Other(text) => {
-                f.write_str(text)
-            }
+            Self::Conflict(text)
+            | Self::Lost(text)
+            | Self::Full(text)
+            | Self::Damaged(text)
+            | Self::Other(text) => f.write_str(text),
         }
     }
 }

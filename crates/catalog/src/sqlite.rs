@@ -103,13 +103,14 @@ fn connect(path: &Path, access: Access) -> Result<Connection, DbError> {
 impl From<rusqlite::Error> for DbError {
     fn from(error: rusqlite::Error) -> Self {
         use rusqlite::ErrorCode::{
-            CannotOpen, ConstraintViolation, DatabaseBusy, DatabaseCorrupt, NotADatabase,
+            CannotOpen, ConstraintViolation, DatabaseBusy, DatabaseCorrupt, DiskFull, NotADatabase,
         };
         let text = error.to_string();
         match error.sqlite_error_code() {
             Some(ConstraintViolation | DatabaseBusy) => Self::Conflict(text),
             Some(DatabaseCorrupt | NotADatabase) => Self::Damaged(text),
             Some(CannotOpen) => Self::Lost(text),
+            Some(DiskFull) => Self::Full(text),
             _ => Self::Other(text),
         }
     }

@@ -1,6 +1,7 @@
 //! For those who watch: `/healthz`, `/readyz`, `/metrics`, and the description of everything.
 
 use super::{Allow, Problem, Routes};
+use crate::object::free_bytes;
 use crate::site::{Metrics, Site, Stage};
 use axum::extract::State;
 use axum::http::{StatusCode, header};
@@ -14,6 +15,9 @@ use utoipa::OpenApi;
 
 /// How long what was seen of the catalog and of the state folder answers all who ask.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// With less room in the state folder nothing can be written down.
+const ROOM_MIN: u64 = 1 << 20;
 
 /// When the catalog and the state folder were looked at last, and what was amiss.
 type Looked = Arc<Mutex<Option<(Instant, Amiss)>>>;
@@ -42,7 +46,7 @@ async fn alive() -> &'static str {
     "alive\n"
 }
 
-/// Whether it works: state folder and catalog are in their places, the catalog can be read, and no service has failed
+/// Whether it works: state folder and catalog are in their places and the folder has room, the catalog can be read, and no service has failed
 #[utoipa::path(get, path = "/readyz", responses((status = 200, body = String), (status = 503, body = String)))]
 async fn ready(
     State(site): State<Arc<Site>>,
@@ -63,7 +67,16 @@ async fn look(site: Arc<Site>) -> Amiss {
     if !site.has_its_state().await {
         return Some("the state folder was moved, unmounted or replaced");
     }
+    let state = site.config().state();
+    let full = move || rustix::fs::statvfs(&state).is_ok_and(|fs| is_full(&fs));
+    if tokio::task::spawn_blocking(full).await.unwrap_or(false) {
+        return Some("the disk of the state folder is full");
+    }
     site.read(|reader| reader.sites()).await.err().map(|_| "the catalog cannot be read")
+}
+
+fn is_full(fs: &rustix::fs::StatVfs) -> bool {
+    free_bytes(fs) < ROOM_MIN
 }
 
 /// What the last look showed, or this one. Anybody may ask, as often as he likes: there is one look at a time, which goes on
@@ -99,7 +112,7 @@ async fn describe(
 
 #[cfg(test)]
 mod tests {
-    use super::{Amiss, LOOK_EVERY, Looked, ready, seen};
+    use super::{Amiss, LOOK_EVERY, Looked, is_full, ready, seen};
     use crate::site::{Clock, Daemon};
     use axum::Extension;
     use axum::extract::State;
@@ -138,6 +151,17 @@ mod tests {
         gate.add_permits(1);
         assert_eq!(ask().await, None);
         assert_eq!(begun.load(Ordering::Relaxed), 2);
+    }
+
+    #[test]
+    fn a_disk_is_full_when_hardly_anything_can_be_written() {
+        let mut fs = rustix::fs::statvfs("/").unwrap();
+        (fs.f_blocks, fs.f_frsize) = (1000, 4096);
+        let mut with = |blocks| {
+            fs.f_bavail = blocks;
+            is_full(&fs)
+        };
+        assert_eq!([with(0), with(255), with(256)], [true, true, false]);
     }
 
     #[tokio::test]

@@ -480,6 +480,7 @@ pub(super) fn reading(at: &CatalogUrl, error: &Error) -> Fault {
         Error::Unreachable(_) => {
             "check that the server runs and that host, database, user and password in the URL are right"
         }
+        Error::Full(_) => "nothing in the catalog was changed",
         Error::Damaged(_) => "keep the file as it is and restore the last backup beside it",
         Error::NotAlone(_) => "give each daemon a name of its own",
         Error::Database(_) | Error::Closed => {

@@ -86,6 +86,7 @@ impl From<downpour_catalog::Error> for Fault {
     fn from(error: downpour_catalog::Error) -> Self {
         let class = match error {
             downpour_catalog::Error::Unreachable(_) => ErrorClass::CatalogUnreachable,
+            downpour_catalog::Error::Full(_) => ErrorClass::OutOfResources,
             _ => ErrorClass::Internal,
         };
         Self::new(class, error.to_string())

@@ -350,6 +350,7 @@ impl Worker {
 impl From<SpoolError> for Fault {
     fn from(error: SpoolError) -> Self {
         let class = match error {
+            SpoolError::Catalog(downpour_catalog::Error::Full(_)) => ErrorClass::OutOfResources,
             SpoolError::Open(_) | SpoolError::Catalog(_) => ErrorClass::CatalogUnreachable,
             SpoolError::Notes(..) | SpoolError::OtherState(_) => ErrorClass::OutOfResources,
         };
