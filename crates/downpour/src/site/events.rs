@@ -135,6 +135,16 @@ impl Events {
         Listener { run: self.run, last, place, lost }
     }
 
+    /// What was told last of this kind and this file, with this error class, if it is still kept.
+    pub fn last_of(&self, kind: &str, file: i64, class: &str) -> Option<String> {
+        let is_it = |event: &&Arc<SiteEvent>| {
+            event.kind == kind && event.about["file"] == file && event.about["class"] == class
+        };
+        let kept = self.kept();
+        let event = kept.iter().rev().find(is_it)?;
+        event.about["what"].as_str().map(str::to_owned)
+    }
+
     /// How many listen.
     pub fn listeners(&self) -> usize {
         self.last.receiver_count()
@@ -206,6 +216,7 @@ mod tests {
     use super::{EventId, Events, KEPT_MAX, SiteEvent};
     use crate::site::Clock;
     use downpour_catalog::Time;
+    use serde_json::json;
 
     fn events() -> Events {
         Events::new(Clock::of(|| Time(77)))
@@ -236,6 +247,23 @@ mod tests {
         let mut late = events.listen(Some(EventId { run: 77, number: 1000 }));
         events.tell("test", &4);
         assert_eq!(late.next(&events).await.number, 5);
+    }
+
+    #[test]
+    fn of_a_file_what_was_said_last_by_its_class_is_found() {
+        let events = events();
+        let said = |file, class| events.last_of(SiteEvent::TROUBLE, file, class);
+        for (kind, file, class, what) in [
+            (SiteEvent::TROUBLE, 7, "name-refused", "an earlier try"),
+            (SiteEvent::TROUBLE, 7, "name-refused", "`.downpour` is kept"),
+            (SiteEvent::TROUBLE, 7, "timed-out", "nothing came"),
+            (SiteEvent::TROUBLE, 8, "name-refused", "another"),
+            (SiteEvent::QUARANTINE, 7, "name-refused", "set apart"),
+        ] {
+            events.tell(kind, &json!({ "file": file, "class": class, "what": what }));
+        }
+        assert_eq!(said(7, "name-refused").as_deref(), Some("`.downpour` is kept"));
+        assert_eq!(said(7, "version-conflict"), None);
     }
 
     #[tokio::test]

@@ -45,6 +45,14 @@ pub struct SetApart {
 }
 
 impl SetApart {
+    /// Class and text for people, each said once.
+    pub fn words(&self) -> String {
+        match self.text == self.class {
+            true => self.class.clone(),
+            false => format!("{}: {}", self.class, self.text),
+        }
+    }
+
     /// Its error class; `None` when it was cancelled, or nobody knows.
     pub fn class(&self) -> Option<ErrorClass> {
         self.class.parse().ok()

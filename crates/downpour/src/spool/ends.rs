@@ -223,10 +223,11 @@ impl Spool {
         for (rel, text) in std::mem::take(&mut self.todo.set_apart) {
             let Some(record) = self.files.get(&rel).and_then(|file| file.record) else { continue };
             let Some(known) = self.book.file(record.file)? else { continue };
-            let class = match (known.state, known.error) {
-                (State::Cancelled, _) => "cancelled".to_owned(),
+            let (class, text) = match (known.state, known.error) {
+                (State::Cancelled, _) => ("cancelled".to_owned(), text),
                 (State::Quarantined, Some(class)) if class != ErrorClass::FileGone => {
-                    class.to_string()
+                    let said = || (self.said)(record.file, class).unwrap_or_default();
+                    (class.to_string(), if text.is_empty() { said() } else { text })
                 }
                 // Who was to send it looked for it while it was away, or where the folder was before.
                 (State::Quarantined, Some(_)) if self.lies_there(&root, &rel) => {
@@ -239,13 +240,13 @@ impl Spool {
             let reason = SetApart {
                 path: rel.to_string(),
                 file: record.file.0,
-                class: class.clone(),
-                text: text.clone(),
+                class,
+                text,
                 since: now.wall.0,
             };
             match aside::put(&root, &reason) {
                 Ok(place) => {
-                    self.say(format!("{rel}: in quarantine as {place}: {class}: {text}"));
+                    self.say(format!("{rel}: in quarantine as {place}: {}", reason.words()));
                     moved.extend(known.digest.map(|_| self.present(known.id, &place)));
                     let size = self.forget(&rel).map_or(0, |file| file.seen.size);
                     self.went_aside(size);

@@ -19,7 +19,7 @@ use super::root::{NoRoot, Now, Odd, Root, Seen, join};
 use super::rule::Rules;
 use super::section::SpoolSection;
 use super::settle::{Policy, Role, Settling, Verdict};
-use downpour_catalog::{Catalog, FileId, Next, State, Time};
+use downpour_catalog::{Catalog, ErrorClass, FileId, Next, State, Time};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::ops::Bound;
@@ -38,6 +38,9 @@ pub(super) const GRACE: Duration = Duration::from_secs(2);
 const NOTICES_MAX: usize = 50;
 /// File that tells producers that the spool is full.
 const FULL_FILE: &str = ".spool-full";
+
+/// What whoever moves files said last of one that has failed with this class, if that is known.
+pub type Said = Box<dyn Fn(FileId, ErrorClass) -> Option<String> + Send>;
 
 /// How far the spool is with a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -141,6 +144,7 @@ pub struct Spool {
     state: Option<PathBuf>,
     /// The service was stopped.
     pub(super) ending: Arc<AtomicBool>,
+    pub(super) said: Said,
     pub(super) root: Option<Arc<Root>>,
     /// The folder was watched before: another one in its place is not it.
     is_known: bool,
@@ -188,12 +192,14 @@ pub(super) struct Todo {
 }
 
 impl Spool {
-    /// A spool by its section. The folder is opened by the first tick. A tick that copies breaks off when `ending` is set.
+    /// A spool by its section. The folder is opened by the first tick. A tick that copies breaks off when `ending` is set. Why a file
+    /// was set apart while it was moved is what was `said` of it.
     pub fn open(
         section: SpoolSection,
         rules: Arc<Rules>,
         catalog: Arc<Catalog>,
         ending: Arc<AtomicBool>,
+        said: Said,
     ) -> Result<Self, SpoolError> {
         let book = Book::open(catalog, &rules, &section.prefix)?;
         let policy = Policy { complete: section.complete, sums: section.sums };
@@ -207,6 +213,7 @@ impl Spool {
             book,
             state: None,
             ending,
+            said,
             root: None,
             is_known: false,
             watch: None,

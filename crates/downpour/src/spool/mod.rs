@@ -40,7 +40,7 @@ pub use aside::{SetApart, lies_aside};
 pub use book::SpoolError;
 pub use digests::{Digesting, read_sum};
 pub(crate) use digests::{in_words, of_words};
-pub use engine::{Notice, Spool, SpoolStatus};
+pub use engine::{Notice, Said, Spool, SpoolStatus};
 pub use occupancy::{Level, Occupancy};
 pub use root::Now;
 pub use rule::Rules;

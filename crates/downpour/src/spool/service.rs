@@ -20,7 +20,7 @@ use crate::site::{Clock, Fault, Part, Running, Service, Site, SiteEvent, Status,
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::{Extension, Json};
-use downpour_catalog::ErrorClass;
+use downpour_catalog::{ErrorClass, FileId};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -229,7 +229,11 @@ impl Worker {
         let Some(_alone) = self.enter(&folder, pause) else { return Ok(()) };
         self.show(index, |status| status.trouble.clear());
         let (catalog, stopped) = (self.site.catalog.clone(), self.stopped.clone());
-        let spool = Spool::open(section, rules, catalog, stopped)?;
+        let site = self.site.clone();
+        let said = move |file: FileId, class: ErrorClass| {
+            site.events.last_of(SiteEvent::TROUBLE, file.0, class.name())
+        };
+        let spool = Spool::open(section, rules, catalog, stopped, Box::new(said))?;
         let mut spool = spool.apart_from(self.site.config().state());
         while self.goes_on() {
             spool.tick(self.now())?;

@@ -1,6 +1,6 @@
 //! Quarantine: whatever goes wrong on the way there, what lies in it is listed, counted and released.
 
-use crate::bench::{Bench, LONG};
+use crate::bench::{Bench, LONG, REFUSED};
 use downpour::spool::lies_aside;
 use downpour_catalog::{ErrorClass, Move, Next, State};
 use std::fs;
@@ -41,6 +41,24 @@ fn a_long_name_has_its_reason_too() {
     bench.tick(LONG);
     assert_eq!(bench.newest(&name).state, State::Queued, "{}", bench.said());
     assert!(bench.spool().quarantine().is_empty());
+}
+
+#[test]
+fn why_a_file_was_set_apart_while_it_was_moved_is_what_the_mover_said() {
+    let mut bench = Bench::new("", "");
+    bench.write("a", "abc");
+    bench.write("b", "abd");
+    bench.tick(LONG);
+    refuse(&bench, "a");
+    let file = bench.newest("b");
+    let next = Next::Quarantined(ErrorClass::VersionConflict);
+    bench.step(Move { file: file.id, at: file.revision, fence: None, next });
+    bench.tick(LONG);
+    let words = bench.spool().quarantine().into_iter().map(|(_, reason)| reason.words());
+    let refused = format!("name-refused: {REFUSED}");
+    // Of the other one nobody has said anything.
+    assert_eq!(words.collect::<Vec<_>>(), [refused.as_str(), "version-conflict"]);
+    assert!(bench.said().contains(&format!("in quarantine as .quarantine/a: {refused}")));
 }
 
 #[test]

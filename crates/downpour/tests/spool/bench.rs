@@ -2,9 +2,9 @@
 
 use downpour::spool::{Now, RuleSection, Rules, Spool, SpoolSection};
 use downpour_catalog::{
-    BeforeMigration, Catalog, CatalogUrl, Change, Claimed, Digest, ErrorClass, File, Move, NewFile,
-    Next, OtherContent, Reason, Receipt, Replica, ReplicaState, Revision, Same, SiteId, State,
-    Time, TransferId, Work,
+    BeforeMigration, Catalog, CatalogUrl, Change, Claimed, Digest, ErrorClass, File, FileId, Move,
+    NewFile, Next, OtherContent, Reason, Receipt, Replica, ReplicaState, Revision, Same, SiteId,
+    State, Time, TransferId, Work,
 };
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -16,6 +16,9 @@ use std::time::Duration;
 const BEGIN: Time = Time(1_790_000_000_000_000);
 /// Longer than anything takes in which files settle.
 pub(crate) const LONG: f64 = 30.0;
+
+/// What the mover says of each name that is refused.
+pub(crate) const REFUSED: &str = "the name is kept for the receiver's own folder";
 
 pub(crate) struct Bench {
     folder: tempfile::TempDir,
@@ -49,7 +52,12 @@ impl Bench {
         let section: SpoolSection = toml::from_str(&self.spool_text).expect("a section");
         let rule: RuleSection = toml::from_str(&self.rule_text).expect("a rule");
         let rules = Arc::new(Rules::new("here", &[rule]));
-        let spool = Spool::open(section, rules, self.catalog.clone(), Arc::default());
+        let said = |_: FileId, class| match class {
+            ErrorClass::NameRefused => Some(REFUSED.to_owned()),
+            _ => None,
+        };
+        let said = Box::new(said);
+        let spool = Spool::open(section, rules, self.catalog.clone(), Arc::default(), said);
         self.spool = Some(spool.expect("the catalog works"));
     }
 
