@@ -2,7 +2,7 @@
 
 use super::site::{AccessArgs, shown, with_daemon};
 use super::{Exit, Fault};
-use crate::spool::{Meant, Quarantine, SpoolStatus, Spools};
+use crate::spool::{Failing, Meant, Quarantine, SpoolStatus, Spools};
 use crate::units::{show_bytes, show_duration, show_time};
 use clap::{Args, Subcommand};
 use serde_json::json;
@@ -96,14 +96,19 @@ fn show(seen: &Spools) {
         println!("no command on arrival runs: {}", shown(&seen.standstill));
     }
     for failing in &seen.failing {
-        let tries = failing.tries;
-        println!(
-            "command-failed {} {} ({tries} tries): {}",
-            failing.file,
-            shown(&failing.name),
-            shown(&failing.text)
-        );
+        println!("{}", line_of(failing));
     }
+}
+
+/// One whose command is tried again by itself needs nobody yet.
+fn line_of(failing: &Failing) -> String {
+    let (name, text) = (shown(&failing.name), shown(&failing.text));
+    let times = if failing.tries == 1 { "try" } else { "tries" };
+    let (what, next) = match failing.next_try {
+        Some(at) => ("command fails", format!(", next at {}", show_time(at))),
+        None => ("command-failed", String::new()),
+    };
+    format!("{what} {} {name} ({} {times}{next}): {text}", failing.file, failing.tries)
 }
 
 fn show_one(spool: &SpoolStatus) {
@@ -142,11 +147,26 @@ fn show_one(spool: &SpoolStatus) {
 fn show_quarantine(seen: &Quarantine) {
     for file in &seen.files {
         let reason = &file.reason;
-        let (path, class, text) = (&reason.path, &reason.class, &reason.text);
-        println!("{}  {}  {}: {}", reason.file, shown(path), shown(class), shown(text));
+        println!("{}  {}  {}", reason.file, shown(&reason.path), shown(&reason.words()));
     }
     for folder in &seen.unanswered {
         let folder = shown(folder);
         println!("{folder} gives no answer: it copies a file, or its disk hangs");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::line_of;
+    use crate::spool::Failing;
+
+    #[test]
+    fn a_command_is_called_failed_once_it_is_not_tried_again_by_itself() {
+        let (name, text) = ("a".to_owned(), "ingest: exit status: 3".to_owned());
+        let mut failing = Failing { file: 7, name, tries: 1, next_try: Some(0), text };
+        let line = line_of(&failing);
+        assert!(line.starts_with("command fails 7 a (1 try, next at "), "{line}");
+        (failing.tries, failing.next_try) = (5, None);
+        assert_eq!(line_of(&failing), "command-failed 7 a (5 tries): ingest: exit status: 3");
     }
 }

@@ -5,8 +5,8 @@
 //! gets its command at least once, and once unless the daemon is killed or told to stop within it: then the command is ended, too,
 //! and begins again at the next start. If the log is not the one that the file
 //! speaks of, because the catalog was made again, it is read from where that one had been read to, by the time. A command that
-//! fails is tried again, less and less often; after the last try it is listed with its error (class `command-failed`) until
-//! somebody asks for it again. The file stays where it is in any case.
+//! fails is listed with its error and tried again, less and less often; after the last try it stays listed (class `command-failed`)
+//! until somebody asks for it again. The file stays where it is in any case.
 
 use super::book::SpoolError;
 use super::root::{CLOCK_SLACK_S, Now};
@@ -377,12 +377,15 @@ fn run_command(
         return Ok(false);
     }
     let said = said.recv_timeout(Duration::from_secs(1)).unwrap_or_default();
-    let said = said.trim();
+    let said = match said.trim() {
+        "" => String::new(),
+        said => format!(": {said}"),
+    };
     match ended {
         Ok(End::Own(status)) if status.success() => Ok(true),
-        Ok(End::Own(status)) => Err(format!("{}: {status}: {said}", words[0])),
+        Ok(End::Own(status)) => Err(format!("{}: {status}{said}", words[0])),
         Ok(End::TooLong | End::CutOff) => {
-            Err(format!("{}: ended after {:?}: {said}", words[0], rule.command_time_max))
+            Err(format!("{}: ended after {:?}{said}", words[0], rule.command_time_max))
         }
         Err(error) => Err(format!("{}: {error}", words[0])),
     }
