@@ -271,6 +271,10 @@ async fn search(
         site: None,
     };
     let after: Option<Cursor> = said(which.after.as_deref())?;
+    if which.limit == Some(0) {
+        let todo = "ask for 1 to 1000, or leave it out for 100";
+        return Err(Problem::bad_request("`limit=0` asks for no file", todo));
+    }
     let (limit, of) = (which.limit.unwrap_or(PAGE_DEFAULT).min(PAGE_MAX), which.site);
     let found = site.read(move |reader| {
         let mut query = query;
@@ -426,6 +430,7 @@ mod tests {
             ("/v1/files?state=lost", 400),
             ("/v1/files?site=nowhere", 400),
             ("/v1/files?after=17", 400),
+            ("/v1/files?limit=0", 400),
             ("/v1/files?colour=red", 400),
         ] {
             let (status, problem): (u16, crate::api::Problem) = ask(&daemon, path).await;

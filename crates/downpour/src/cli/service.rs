@@ -120,8 +120,10 @@ fn show(services: &[ServiceReport]) {
         let (name, stage) = (&service.name, service.stage.name());
         println!("{name:<12} {stage:<9} {since:<12} {}", service.status.line);
         if let Some(why) = &service.why {
+            let ago = |s| format!(" {} ago", show_duration(Duration::from_secs_f64(s)));
+            let ago = service.failed_s.map(ago).unwrap_or_default();
             println!(
-                "{:<12} failed {} times, last: {} ({})",
+                "{:<12} failed {} times, last{ago}: {} ({})",
                 "", service.failures, why.what, why.class
             );
         }

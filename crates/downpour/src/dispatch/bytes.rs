@@ -56,6 +56,7 @@ async fn content(
     let mut answer = Response::new(Body::from_stream(whole(turns, file)));
     let answered = answer.headers_mut();
     answered.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/octet-stream"));
+    answered.insert(header::ACCEPT_RANGES, HeaderValue::from_static("none"));
     answered.insert(header::CONTENT_LENGTH, HeaderValue::from(size));
     if let Some(wanted) = headers.get("want-digest").and_then(|value| value.to_str().ok())
         && let Some(digest) = digest_header(wanted, &digests)

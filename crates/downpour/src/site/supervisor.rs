@@ -88,6 +88,9 @@ pub struct ServiceReport {
     /// Why it failed last: error class and text.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub why: Option<Why>,
+    /// Seconds since then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failed_s: Option<f64>,
     /// Seconds until it is started again.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub next_try_s: Option<f64>,
@@ -144,7 +147,8 @@ struct Life {
     stage: Stage,
     since: Instant,
     failures: u64,
-    why: Option<Fault>,
+    /// Why it failed last, and when.
+    why: Option<(Fault, Instant)>,
     next_try: Option<Instant>,
 }
 
@@ -325,7 +329,7 @@ impl Unit {
         life.enter(stage);
         if let Some((fault, next_try)) = failed {
             life.failures += 1;
-            life.why = Some(fault);
+            life.why = Some((fault, Instant::now()));
             life.next_try = Some(next_try);
         }
         drop(life);
@@ -355,7 +359,8 @@ impl Unit {
             stage: life.stage,
             since_s: life.since.elapsed().as_secs_f64(),
             failures: life.failures,
-            why: life.why.as_ref().map(why),
+            why: life.why.as_ref().map(|(fault, _)| why(fault)),
+            failed_s: life.why.as_ref().map(|(_, at)| at.elapsed().as_secs_f64()),
             next_try_s: life.next_try.map(until),
             status,
         }

@@ -513,6 +513,7 @@ pub(super) mod tests {
                 class: "catalog-unreachable".to_owned(),
                 what: "the database is gone".to_owned(),
             }),
+            failed_s: None,
             next_try_s: (stage == Stage::Failed).then_some(4.0),
             status: Status::line(line),
         }

@@ -18,7 +18,7 @@ const NO_SITE: &str = "none";
 pub(super) struct SiteArgs {
     /// Configuration of a site on this machine, whose links and sources of figures are looked at; `none`: of no site
     /// [default: site.toml, where there is one]
-    #[arg(long, value_name = "FILE", env = "DOWNPOUR_SITE")]
+    #[arg(long, value_name = "FILE", env = "DOWNPOUR_SITE", hide_env_values = true)]
     config: Option<PathBuf>,
 }
 
