@@ -9,6 +9,7 @@
 //! | `offer` | what two sites say to each other |
 //! | `route`, `policy`, `link` | where files go; what follows from a failure; whether a link may be used |
 //! | `work` | the loop: wakes, claims, begins batches |
+//! | `claims` | what is claimed and goes back when the service ends |
 //! | `load` | claimed files, looked up |
 //! | `outgoing`, `book` | a batch at its source, and its steps in the catalog |
 //! | `arriving`, `room`, `incoming` | an offer at its destination, whether it has room, and a batch there |
@@ -32,6 +33,7 @@ mod arrivals;
 mod arriving;
 mod book;
 mod bytes;
+mod claims;
 mod contents;
 mod fetch;
 mod hasher;
@@ -111,6 +113,8 @@ pub struct Dispatch {
     /// Those of them, and the fetches, that are under way.
     arrivals: Arc<Arrivals>,
     room: Arc<Room>,
+    /// What batches from here have claimed.
+    claims: claims::Claims,
     /// There may be something to do.
     wake: Notify,
     /// Leases are to be looked at.
@@ -198,6 +202,7 @@ impl Dispatch {
             incoming: Mutex::default(),
             arrivals: Arrivals::new(),
             room: Arc::default(),
+            claims: claims::Claims::default(),
             wake: Notify::new(),
             look: Arc::default(),
             fetches: Mutex::default(),

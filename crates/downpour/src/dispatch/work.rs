@@ -5,20 +5,19 @@
 //! the batch itself and its steps in the catalog (`outgoing`, `book`), what arrives (`incoming`).
 
 use super::book::{Held, until};
+use super::claims::interrupted;
 use super::hooks::kill_point;
 use super::link::{Link, Wanted, seed};
 use super::load::{Loaded, Names, load};
 use super::offer::OFFER_ITEMS_LEN_MAX;
 use super::outgoing::{Broken, Delivered, Outgoing, batch_name, item};
 use super::people::BatchReport;
-use super::policy::{WAIT_MAX, waits};
+use super::policy::WAIT_MAX;
 use super::route::Route;
 use super::{Dispatch, Progress, lock};
 use crate::site::{Config, Fault, Remote, Site, SiteEvent, Stop, Wish};
 use crate::spool::Rules;
-use downpour_catalog::{
-    Change, Claimed, ErrorClass, Holder, Move, Next, Reason, RuleId, State, Takers, Time, Work,
-};
+use downpour_catalog::{Claimed, ErrorClass, Holder, Reason, RuleId, State, Takers, Time, Work};
 use downpour_proto::Rng;
 use downpour_transport::control::SessionId;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -51,18 +50,20 @@ pub(super) struct Now {
 
 type Tasks = JoinSet<Result<(), Fault>>;
 
-/// Works until it is asked to stop; at a drain, until what is under way, from here and to here, has ended. What arrives is waited
-/// for, or ended, also when the rest fails or has failed before.
+/// Works until it is asked to stop; at a drain, until what is under way, from here and to here, has ended. However that ends, what is
+/// still claimed goes back. What arrives is waited for, or ended, also when the rest fails or has failed before.
 pub(super) async fn work(
     dispatch: Arc<Dispatch>,
     site: Arc<Site>,
     stop: Stop,
 ) -> Result<(), Fault> {
     dispatch.arrivals.follow(&stop);
+    let mut tasks = Tasks::new();
     let done = match stop.wish() {
-        Wish::Run => serve(&dispatch, &site, &stop).await,
+        Wish::Run => serve(&dispatch, &site, &stop, &mut tasks).await,
         Wish::Drain | Wish::Stop => Ok(()),
     };
+    tasks.shutdown().await;
     if stop.wish() != Wish::Run {
         tokio::select! {
             () = stop.now() => {}
@@ -70,12 +71,18 @@ pub(super) async fn work(
         }
         dispatch.end_arriving().await;
     }
-    done
+    done.and(dispatch.claims.give_back(&site).await)
 }
 
 /// The loop itself. At a drain it ends when nothing goes out any more.
-async fn serve(dispatch: &Arc<Dispatch>, site: &Arc<Site>, stop: &Stop) -> Result<(), Fault> {
-    let mut tasks = Tasks::new();
+async fn serve(
+    dispatch: &Arc<Dispatch>,
+    site: &Arc<Site>,
+    stop: &Stop,
+    tasks: &mut Tasks,
+) -> Result<(), Fault> {
+    // What a run that failed for want of the catalog could not give back.
+    dispatch.claims.give_back(site).await?;
     let mut draining = false;
     let hashing = tokio::spawn(super::hasher::hash_submitted(dispatch.clone(), site.clone()));
     let _hashing = Abort(hashing);
@@ -84,7 +91,7 @@ async fn serve(dispatch: &Arc<Dispatch>, site: &Arc<Site>, stop: &Stop) -> Resul
     loop {
         look_at_clock(dispatch, site, &mut seen).await?;
         if !draining {
-            begin(dispatch, site, &mut tasks).await?;
+            begin(dispatch, site, tasks).await?;
         }
         tokio::select! {
             () = stop.now() => return Ok(()),
@@ -177,7 +184,7 @@ async fn begin(dispatch: &Arc<Dispatch>, site: &Arc<Site>, tasks: &mut Tasks) ->
             }
             dispatch.turn.store((first + place + 1) % all, Ordering::Relaxed);
             let (claimed, beyond) = within(claimed, site.config().transfer.batch_bytes.0);
-            put_back(site, beyond, (Reason::Turn, None, Duration::ZERO)).await?;
+            dispatch.claims.put_back(site, &beyond, (Reason::Turn, None, Duration::ZERO)).await?;
             let bytes = size_of(&claimed);
             let share = site.config().transfer.share(state.names.rule(rule));
             if let Some(link) = lock(&dispatch.links).get_mut(remote.name()) {
@@ -215,6 +222,9 @@ async fn claim(
     let until = until(now, *site.config().transfer.lease);
     let claimed = site.catalog.claim(now, work, limit, until).done().await;
     kill_point("claim.after");
+    if let Ok(claimed) = &claimed {
+        dispatch.claims.hold(claimed);
+    }
     let found = claimed.as_ref().map_or(0, Vec::len);
     if let Some(link) = lock(&dispatch.links).get_mut(remote.name()) {
         if searched && claimed.is_ok() {
@@ -299,6 +309,7 @@ async fn take_lapsed(
     let until = until(now, *config.transfer.lease);
     let claim = site.catalog.claim(now, Work::Lapsed, config.transfer.batch_files, until);
     let claimed = claim.done().await?;
+    dispatch.claims.hold(&claimed);
     if claimed.is_empty() {
         return Ok(());
     }
@@ -313,7 +324,7 @@ async fn take_lapsed(
     }
     for (rule, claimed) in by_rule {
         let (claimed, beyond) = within(claimed, config.transfer.batch_bytes.0);
-        put_back(site, beyond, interrupted()).await?;
+        dispatch.claims.put_back(site, &beyond, interrupted()).await?;
         let route = state.routes.get(&rule);
         let remote = route.and_then(|route| route.to.iter().find_map(|to| site.remote(to)));
         let permit = |remote: &Arc<Remote>| {
@@ -328,7 +339,7 @@ async fn take_lapsed(
                 spawn(dispatch, site, &remote, (claimed, route.clone()), tasks);
             }
             // Its rule is gone, or its link does not work, or does enough: it waits with the others.
-            _ => put_back(site, claimed, interrupted()).await?,
+            _ => dispatch.claims.put_back(site, &claimed, interrupted()).await?,
         }
     }
     Ok(())
@@ -350,32 +361,6 @@ fn within(mut claimed: Vec<Claimed>, bytes_max: u64) -> (Vec<Claimed>, Vec<Claim
     (claimed, beyond)
 }
 
-/// What a daemon that died had under way begins again soon.
-fn interrupted() -> (Reason, Option<ErrorClass>, Duration) {
-    let class = ErrorClass::Interrupted;
-    (Reason::BackOff, Some(class), waits(class).first)
-}
-
-/// These go back into the queue after a time, without having been looked up.
-async fn put_back(
-    site: &Arc<Site>,
-    claimed: Vec<Claimed>,
-    (reason, error, wait): (Reason, Option<ErrorClass>, Duration),
-) -> Result<(), Fault> {
-    if claimed.is_empty() {
-        return Ok(());
-    }
-    let now = site.clock.now();
-    let step = |claimed: Claimed| {
-        let next = Next::Waiting { reason, error, next_try: until(now, wait), bytes: 0 };
-        let (file, at, fence) = (claimed.file, claimed.revision, Some(claimed.fence));
-        Change::Move(Move { file, at, fence, next })
-    };
-    let changes = claimed.into_iter().map(step).collect();
-    site.catalog.submit(now, changes).done().await?;
-    Ok(())
-}
-
 /// Runs one batch beside the others.
 fn spawn(
     dispatch: &Arc<Dispatch>,
@@ -391,7 +376,10 @@ fn spawn(
     let active = Active { dispatch: dispatch.clone(), site: site.clone(), link };
     let (dispatch, site, remote) = (dispatch.clone(), site.clone(), remote.clone());
     tasks.spawn(async move {
-        let done = batch(&dispatch, &site, &remote, claimed, route).await;
+        let done = batch(&dispatch, &site, &remote, claimed.clone(), route).await;
+        if done.is_ok() {
+            dispatch.claims.let_go(&claimed);
+        }
         drop(active);
         dispatch.wake.notify_one();
         done

@@ -1,0 +1,238 @@
+//! Files that a service claimed and has not let go: they go back when it ends before they have.
+//!
+//! What it claims is noted here, and let go once a batch has brought all of it to a state without a lease. What is left when the
+//! service ends, or begins again, waits as what a daemon that died had under way. Without that it would stand still until its
+//! lease ends. Not here: how leases are kept (`book`).
+
+use super::book::until;
+use super::lock;
+use super::policy::waits;
+use crate::site::{Fault, Site};
+use downpour_catalog::{Answer, Change, Claimed, ErrorClass, FileId, Move, Next, Reason, Refused};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+/// Claims by file, as they were given.
+#[derive(Debug, Default)]
+pub(super) struct Claims(Mutex<BTreeMap<FileId, Claimed>>);
+
+impl Claims {
+    pub(super) fn hold(&self, claimed: &[Claimed]) {
+        lock(&self.0).extend(claimed.iter().map(|claimed| (claimed.file, *claimed)));
+    }
+
+    /// Those that were claimed again meanwhile stay.
+    pub(super) fn let_go(&self, claimed: &[Claimed]) {
+        let mut held = lock(&self.0);
+        for claimed in claimed {
+            if held.get(&claimed.file).is_some_and(|held| held.fence == claimed.fence) {
+                held.remove(&claimed.file);
+            }
+        }
+    }
+
+    /// All that are held go back. Nobody works on them any more.
+    pub(super) async fn give_back(&self, site: &Arc<Site>) -> Result<(), Fault> {
+        let held: Vec<Claimed> = lock(&self.0).values().copied().collect();
+        let answers = back(site, &held, interrupted()).await?;
+        // Some have taken steps since they were claimed, and are still ours unless the fence says otherwise.
+        let went_on = |(claimed, answer): (&Claimed, Answer)| match answer {
+            Err(Refused::Stale { revision, state }) if state.is_leased() => {
+                Some(Claimed { revision, state, ..*claimed })
+            }
+            _ => None,
+        };
+        let further: Vec<Claimed> = held.iter().zip(answers).filter_map(went_on).collect();
+        back(site, &further, interrupted()).await?;
+        self.let_go(&held);
+        Ok(())
+    }
+
+    /// These go back into the queue after a time, without having been looked up.
+    pub(super) async fn put_back(
+        &self,
+        site: &Arc<Site>,
+        claimed: &[Claimed],
+        why: (Reason, Option<ErrorClass>, Duration),
+    ) -> Result<(), Fault> {
+        back(site, claimed, why).await?;
+        self.let_go(claimed);
+        Ok(())
+    }
+}
+
+/// What a daemon that died had under way begins again soon.
+pub(super) fn interrupted() -> (Reason, Option<ErrorClass>, Duration) {
+    let class = ErrorClass::Interrupted;
+    (Reason::BackOff, Some(class), waits(class).first)
+}
+
+async fn back(
+    site: &Arc<Site>,
+    claimed: &[Claimed],
+    (reason, error, wait): (Reason, Option<ErrorClass>, Duration),
+) -> Result<Vec<Answer>, Fault> {
+    if claimed.is_empty() {
+        return Ok(Vec::new());
+    }
+    let now = site.clock.now();
+    let step = |claimed: &Claimed| {
+        let next = Next::Waiting { reason, error, next_try: until(now, wait), bytes: 0 };
+        let (file, at, fence) = (claimed.file, claimed.revision, Some(claimed.fence));
+        Change::Move(Move { file, at, fence, next })
+    };
+    let changes = claimed.iter().map(step).collect();
+    Ok(site.catalog.submit(now, changes).done().await?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::book::until;
+    use super::super::work::work;
+    use super::super::{Dispatch, lock};
+    use crate::site::{Clock, Daemon, Site, Stop, Wish};
+    use downpour_catalog::{
+        Change, Digest, ErrorClass, File, FileId, Move, NewFile, Next, OtherContent, Replica,
+        ReplicaState, RuleId, Same, State, Work,
+    };
+    use std::path::Path;
+    use std::sync::Arc;
+    use std::time::Duration;
+    use tokio::net::TcpListener;
+
+    /// A site with a link to one that is there and says nothing; the test has the only dispatcher.
+    async fn begun(folder: &Path, silent: &TcpListener) -> (Arc<Site>, Arc<Dispatch>) {
+        let (file, address) = (folder.join("site.toml"), silent.local_addr().unwrap());
+        let own = "[site]\nname = 'a'\n[api]\nlisten = '127.0.0.1:0'\n[transfer]\nlease = '1h'\n";
+        std::fs::write(&file, own).unwrap();
+        // The first start makes the node's key.
+        let daemon = Daemon::start(&file, Clock::system()).await.unwrap();
+        let key = "A".repeat(43);
+        let other = format!("[[remote]]\nname = 'b'\nkey = '{key}'\naddress = '{address}'\n");
+        std::fs::write(&file, format!("{own}{other}")).unwrap();
+        assert!(daemon.reload().await);
+        daemon.end(Duration::ZERO).await;
+        let dispatch = Arc::new(Dispatch::new(&daemon.site, &Arc::default()));
+        (daemon.site, dispatch)
+    }
+
+    async fn apply(site: &Site, change: Change) -> FileId {
+        let answers = site.catalog.submit(site.clock.now(), vec![change]).done().await;
+        answers.unwrap().remove(0).unwrap().file
+    }
+
+    async fn step(site: &Arc<Site>, id: FileId, next: Next) {
+        let (file, at) = (id, file(site, id).await.revision);
+        apply(site, Change::Move(Move { file, at, fence: None, next })).await;
+    }
+
+    async fn file(site: &Arc<Site>, id: FileId) -> File {
+        site.read(move |reader| Ok(reader.file(id)?.unwrap())).await.unwrap()
+    }
+
+    /// A file for the other site, in the queue.
+    async fn queued(site: &Arc<Site>, name: &str) -> (FileId, RuleId) {
+        let catalog = site.catalog.clone();
+        let known = move |_: &mut _| Ok((catalog.site("a")?, catalog.rule("to:b")?));
+        let (own, rule) = site.read(known).await.unwrap();
+        let new = NewFile {
+            site: own,
+            name: name.to_owned(),
+            size: 1,
+            stamp: 1,
+            rule,
+            rank: 1,
+            transfer: None,
+            other_content: OtherContent::Refuse,
+            same: Same::Any,
+        };
+        let file = apply(site, Change::TakeIn(new)).await;
+        let (path, state) = (format!("/nowhere/{name}"), ReplicaState::Present);
+        apply(site, Change::Replica(Replica { file, site: own, path, state })).await;
+        let digest = Digest::blake3(*blake3::hash(name.as_bytes()).as_bytes());
+        for next in [Next::Settled { size: 1 }, Next::Hashed(vec![digest]), Next::Queued] {
+            step(site, file, next).await;
+        }
+        (file, rule)
+    }
+
+    #[tokio::test]
+    async fn what_is_under_way_when_the_service_ends_goes_back_whatever_ends_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let (site, dispatch) = begun(folder.path(), &silent).await;
+        let (id, _) = queued(&site, "f").await;
+        let stands = async || {
+            let file = file(&site, id).await;
+            (file.state, file.error)
+        };
+        let back = (State::Waiting, Some(ErrorClass::Interrupted));
+        let (wish, stop) = Stop::new();
+        let works = || tokio::spawn(work(dispatch.clone(), site.clone(), stop.clone()));
+        let under_way = async || {
+            while stands().await.0 != State::Sending {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        // It is told to stop.
+        let working = works();
+        under_way().await;
+        wish.send_replace(Wish::Stop);
+        working.await.unwrap().unwrap();
+        assert_eq!(stands().await, back);
+        // It loses the catalog, and has it again.
+        wish.send_replace(Wish::Run);
+        step(&site, id, Next::Resumed).await;
+        let working = works();
+        under_way().await;
+        let [state, away] = [site.config().state(), folder.path().join("away")];
+        std::fs::rename(&state, &away).unwrap();
+        assert_eq!(working.await.unwrap().unwrap_err().class, ErrorClass::CatalogUnreachable);
+        std::fs::rename(&away, &state).unwrap();
+        assert_eq!(stands().await.0, State::Sending);
+        wish.send_replace(Wish::Stop);
+        works().await.unwrap().unwrap();
+        assert_eq!(stands().await, back);
+        assert!(lock(&dispatch.claims.0).is_empty());
+    }
+
+    #[tokio::test]
+    async fn only_what_is_still_held_goes_back_also_after_further_steps() {
+        let folder = tempfile::tempdir().unwrap();
+        let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let (site, dispatch) = begun(folder.path(), &silent).await;
+        let mut files = Vec::new();
+        let mut rule = RuleId(0);
+        for name in ["sent", "cancelled", "another's", "let go"] {
+            let (file, of) = queued(&site, name).await;
+            files.push(file);
+            rule = of;
+        }
+        let now = site.clock.now();
+        let [soon, later, late] = [1, 2, 60].map(|s| until(now, Duration::from_secs(s)));
+        let claimed = site.catalog.claim(now, Work::QueuedOf(rule), 10, soon).done().await.unwrap();
+        dispatch.claims.hold(&claimed);
+        for claimed in &claimed {
+            let (file, at, fence) = (claimed.file, claimed.revision, Some(claimed.fence));
+            let step = |next| Change::Move(Move { file, at, fence, next });
+            let renew = Change::Renew { file, fence: claimed.fence, until: late };
+            match files.iter().position(|known| *known == file).unwrap() {
+                0 => drop(apply(&site, step(Next::Sent { bytes: 1 })).await),
+                1 => drop(apply(&site, step(Next::Cancelled)).await),
+                2 => continue,
+                _ => dispatch.claims.let_go(&[*claimed]),
+            }
+            site.catalog.submit(now, vec![renew]).done().await.unwrap();
+        }
+        // The lease of one has ended, and another one has it.
+        let lapsed = site.catalog.claim(later, Work::Lapsed, 10, late).done().await.unwrap();
+        assert_eq!(lapsed.iter().map(|claimed| claimed.file).collect::<Vec<_>>(), [files[2]]);
+        dispatch.claims.give_back(&site).await.unwrap();
+        let mut states = Vec::new();
+        for id in files {
+            states.push(file(&site, id).await.state);
+        }
+        assert_eq!(states, [State::Waiting, State::Cancelled, State::Sending, State::Sending]);
+    }
+}
