@@ -184,12 +184,14 @@ fn run_one(
     let others = outcome.delivered_s.iter().enumerate().filter(|(i, _)| !odd.contains(i));
     let others: Option<Vec<f64>> = others.map(|(_, at)| *at).collect();
     let others_s = others.and_then(|all| all.into_iter().reduce(f64::max));
-    let share = |bytes: u64| bytes as f64 / size as f64;
+    let wire = |bytes: u64| bytes as f64 / (size as f64 * outcome.share);
     let given = after.iter().zip(&before).map(|(now, then)| now.tx_bytes - then.tx_bytes);
     let given: Vec<u64> =
         given.zip(unsent).map(|(given, unsent)| given.saturating_sub(unsent)).collect();
-    let Outcome { complete, wall_s, delivered_s, usage, trouble, remark, figures, latencies } =
-        outcome;
+    let (sent, answered) = (wire(given[0]), wire(given[1..].iter().sum()));
+    let Outcome {
+        complete, wall_s, delivered_s, usage, trouble, remark, figures, latencies, ..
+    } = outcome;
     Ok(Record {
         program: call.name.clone(),
         cell: cell.clone(),
@@ -202,8 +204,8 @@ fn run_one(
         bound_s,
         wall_over_bound: wall_s.zip(bound_s).map(|(wall, bound)| wall / bound),
         goodput_mbit: figures.late_mbit.or(wall_s.map(|wall| size as f64 * 8.0 / wall / 1e6)),
-        wire_over_size: share(given[0]),
-        receivers_wire_over_size: share(given[1..].iter().sum()),
+        wire_over_size: sent,
+        receivers_wire_over_size: answered,
         usage,
         rx_packets: Some(received(&after) - received(&before)),
         lost_asked: asked,

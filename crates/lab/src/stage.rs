@@ -100,6 +100,8 @@ pub(crate) struct Stage<'a> {
     pub(crate) remark: String,
     /// What the program's adapter has measured.
     pub(crate) figures: Figures,
+    /// Of the file, what came before the program ended: all but where its adapter says otherwise.
+    share: f64,
     footprint: &'a Footprint,
     folder: PathBuf,
     limit: Duration,
@@ -128,6 +130,8 @@ pub(crate) struct Outcome {
     pub(crate) trouble: String,
     pub(crate) remark: String,
     pub(crate) figures: Figures,
+    /// Of the file, what came: what was on the wire is for so much.
+    pub(crate) share: f64,
     pub(crate) latencies: Latencies,
 }
 
@@ -153,7 +157,7 @@ impl<'a> Stage<'a> {
         #[rustfmt::skip]
         let stage = Self {
             network, cell, payload, products: &[], latencies: Latencies::default(), proof, traced: false, logs: None, more: &[], happenings: &[], changes, remark,
-            figures, footprint, folder,
+            figures, share: 1.0, footprint, folder,
             limit, running, later, pauses, started, delivered, troubles,
         };
         Ok(stage)
@@ -442,6 +446,17 @@ impl<'a> Stage<'a> {
         self.delivered.iter_mut().for_each(|at| *at = Some(now));
     }
 
+    /// Waits until the programs on the receivers have ended, after who sent to them: what counts as delivered is known.
+    pub(crate) fn wait_ends(&mut self) -> io::Result<()> {
+        self.wait("receivers to end", |stage| stage.have_ended())
+    }
+
+    /// All has come so much later, for programs that end before; by now this share of it had.
+    pub(crate) fn all_later(&mut self, later: Duration, share: f64) {
+        self.delivered.iter_mut().flatten().for_each(|at| *at += later);
+        self.share = share;
+    }
+
     fn wait(&mut self, what: &str, mut over: impl FnMut(&mut Self) -> bool) -> io::Result<()> {
         let begun = self.started.as_ref().map_or_else(Instant::now, |(at, _)| *at);
         loop {
@@ -551,6 +566,7 @@ impl<'a> Stage<'a> {
             trouble: troubles.join("; "),
             remark: std::mem::take(&mut self.remark),
             figures: std::mem::take(&mut self.figures),
+            share: self.share,
             latencies: std::mem::take(&mut self.latencies),
         })
     }

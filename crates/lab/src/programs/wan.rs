@@ -1,7 +1,7 @@
 //! Downpour to one receiver far away: by TCP, by UDP, and by whichever brings more. And iperf3 and GridFTP with as many
 //! connections and the same socket buffers.
 
-use super::{Program, downpour, text};
+use super::{Program, downpour, iperf3, text};
 use crate::stage::{Proof, Stage};
 use serde_json::Value;
 use std::io;
@@ -41,19 +41,19 @@ pub(super) const PROGRAMS: &[Program] = &[
     },
     Program {
         name: "iperf3-wan",
-        about: "as many connections, CUBIC, memory to memory; nothing is stored or verified",
+        about: "as many connections, CUBIC, memory to memory; nothing is stored or verified; what had not come at its end is added, at the rate of what had",
         tools: &["iperf3"],
         package: Some("iperf3"),
         shares_uplinks: false,
-        run: |stage| iperf3(stage, "cubic"),
+        run: |stage| iperf3_wan(stage, "cubic"),
     },
     Program {
         name: "iperf3-wan-bbr",
-        about: "as many connections, BBR, memory to memory; nothing is stored or verified",
+        about: "as many connections, BBR, memory to memory; nothing is stored or verified; what had not come at its end is added, at the rate of what had",
         tools: &["iperf3"],
         package: Some("iperf3"),
         shares_uplinks: false,
-        run: |stage| iperf3(stage, "bbr"),
+        run: |stage| iperf3_wan(stage, "bbr"),
     },
     Program {
         name: "gridftp",
@@ -80,20 +80,14 @@ fn run(stage: &mut Stage<'_>, path: &str, congestion: Option<&str>) -> io::Resul
     Ok(())
 }
 
-fn iperf3(stage: &mut Stage<'_>, congestion: &str) -> io::Result<()> {
-    stage.proof = Proof::Unproved;
-    stage.receiver(0, "iperf3", &["--server", "--one-off"])?;
-    stage.settle();
+fn iperf3_wan(stage: &mut Stage<'_>, congestion: &str) -> io::Result<()> {
     // So many in all, over all connections.
     let (bytes, host) = (stage.cell.size.0.to_string(), stage.network.receivers[0].ipv4.clone());
     let (connections, window) = (stage.cell.connections.to_string(), window(stage));
     let fixed = ["--client", &host, "--bytes", &bytes, "--parallel", &connections];
     let mut options = [&fixed[..], &["--congestion", congestion]].concat();
     options.extend(window.iter().flat_map(|bytes| ["--window", bytes]));
-    stage.sender("iperf3", &options)?;
-    stage.wait_senders()?;
-    stage.all_delivered();
-    Ok(())
+    iperf3::measure(stage, &[options])
 }
 
 fn gridftp(stage: &mut Stage<'_>) -> io::Result<()> {
