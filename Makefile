@@ -99,11 +99,13 @@ $(TOOLS)/bin/cargo-deny:
 bench: bench-setup
 	$(CARGO) build --release --locked -p downpour -p downpour-lab
 	$(LAB) emulator check --quick
-	@set -e; for name in $(SHORT); do $(call RUN,$$name); done
+	@$(call EACH,$(SHORT))
 
 SHORT := short short-unicast
 FIGURES := target/lab/$(shell date -u +%Y-%m-%d-%H%M%S)
 RUN = echo "$(LAB) run crates/lab/experiments/$(1).toml $(2)" && $(LAB) run crates/lab/experiments/$(1).toml $(2) --out $(FIGURES)/$(1)
+# One that fails ends no others.
+EACH = trap 'exit 130' INT; status=0; for name in $(1); do $(call RUN,$$name) || status=1; done; exit $$status
 # Of each program in each cell, by bench-full; medians need three, and three times the hours.
 REPEATS ?= 1
 # One that fails does not end a night of others; its name is kept for the end.
@@ -137,11 +139,11 @@ bench-full: bench-setup
 bench-feeds: bench-setup
 	@[ -r "$$LAB_NGRID" ] || { echo "bench-feeds: set LAB_NGRID to the file with the NGRID feed (docs/results/ldm7.md)"; exit 1; }
 	$(CARGO) build --release --locked -p downpour -p downpour-lab
-	@set -e; for name in $(FEEDS); do $(call RUN,$$name); done
+	@$(call EACH,$(FEEDS))
 
 bench-tuner: bench-setup
 	$(CARGO) build --release --locked -p downpour -p downpour-lab
-	@set -e; for name in $(TUNER); do $(call RUN,$$name); done
+	@$(call EACH,$(TUNER))
 
 # Finds nothing or fails; what it finds lies in fuzz/artifacts. AddressSanitizer keeps freed memory for a
 # while, hence the limit.

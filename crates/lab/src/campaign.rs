@@ -4,17 +4,17 @@
 //! where another has its runs.
 //! Repeats go round and round over the programs, so that a slow minute of the machine hits all alike.
 
-use crate::at;
 use crate::experiment::{Cell, Experiment};
 use crate::feed::{self, Product};
 use crate::figures::{self, Kept};
 use crate::footprint::Footprint;
-use crate::memory::Memory;
+use crate::memory::{self, Memory};
 use crate::network::{Counters, Host, Losses, Network};
 use crate::page::{self, Surroundings};
 use crate::programs::{self, Program, tool};
 use crate::record::Record;
 use crate::stage::{Outcome, PAYLOAD, Stage};
+use crate::{at, say};
 use std::fs::{self, File};
 use std::io::{self, Read as _, Write as _};
 use std::path::{Path, PathBuf};
@@ -45,26 +45,12 @@ impl Call {
 
 /// Runs all of it, or the `k`th of `n` parts. The page is written after each cell.
 pub(crate) fn run(experiment: &Experiment, (k, n): (usize, usize), out: &Path) -> io::Result<()> {
-    let mut present = Vec::new();
-    let mut surroundings = Surroundings::here();
-    for call in &experiment.programs {
-        let call = Call::new(call)?;
-        let (name, program) = (call.name.clone(), call.program);
-        match program.missing() {
-            Some(tool) => {
-                println!("skipped: {name}: {tool} is not installed");
-                surroundings.skipped.push((name, tool.to_owned()));
-            }
-            None => {
-                let about = program.about.to_owned();
-                surroundings.programs.push((name, about, program.version()));
-                present.push(call);
-            }
-        }
-    }
-    let footprint = Footprint::new()?;
     let cells = experiment.cells().map_err(io::Error::other)?;
     let cells: Vec<Cell> = cells.into_iter().skip(k - 1).step_by(n).collect();
+    let (present, surroundings) = present(experiment)?;
+    check(&cells, &present)?;
+    let footprint = Footprint::new()?;
+    memory::check_room(&cells, &footprint.scratch())?;
     let _memory = Memory::of(&cells, &footprint.scratch())?;
     let total = cells.len() * present.len() * experiment.repeats as usize;
     let runs = out.join(RUNS);
@@ -74,7 +60,7 @@ pub(crate) fn run(experiment: &Experiment, (k, n): (usize, usize), out: &Path) -
     if experiment.keep_logs {
         figures::begin(out)?;
         if tool("zstd").is_none() {
-            println!("skipped: Downpour's traces among the logs: zstd is not installed");
+            say("skipped: Downpour's traces among the logs: zstd is not installed");
         }
     }
     let (mut records, mut kept) = (Vec::new(), Vec::new());
@@ -99,21 +85,77 @@ pub(crate) fn run(experiment: &Experiment, (k, n): (usize, usize), out: &Path) -
                     ..Record::default()
                 });
                 writeln!(log, "{}", serde_json::to_string(&record)?).map_err(at(&runs))?;
-                println!("{}/{total} {}", records.len() + 1, line(&record));
+                say(format!("{}/{total} {}", records.len() + 1, line(&record)));
                 records.push(record);
             }
         }
         page::write(experiment, std::slice::from_ref(&surroundings), &records, out)
             .map_err(at(out))?;
     }
-    if experiment.keep_logs { figures::draw(out, &kept) } else { Ok(()) }
+    if experiment.keep_logs {
+        figures::draw(out, &kept)?;
+    }
+    failures(&records, out)
+}
+
+/// Programs that are here, and where and with what they are to run.
+fn present(experiment: &Experiment) -> io::Result<(Vec<Call>, Surroundings)> {
+    let mut present = Vec::new();
+    let mut surroundings = Surroundings::here();
+    for call in &experiment.programs {
+        let call = Call::new(call)?;
+        let (name, program) = (call.name.clone(), call.program);
+        match program.missing() {
+            Some(tool) => {
+                say(format!("skipped: {name}: {tool} is not installed"));
+                surroundings.skipped.push((name, tool.to_owned()));
+            }
+            None => {
+                let about = program.about.to_owned();
+                surroundings.programs.push((name, about, program.version()));
+                present.push(call);
+            }
+        }
+    }
+    Ok((present, surroundings))
+}
+
+/// Refuses, before the first run, what would be found out by each of them.
+fn check(cells: &[Cell], present: &[Call]) -> io::Result<()> {
+    if cells.is_empty() {
+        return Err(io::Error::other(
+            "this part has no cells: the experiment has fewer than parts",
+        ));
+    }
+    for cell in cells {
+        feed::products(cell)?;
+        if let Some(why) = present.iter().find_map(|call| call.program.refuses(cell)) {
+            return Err(io::Error::other(why));
+        }
+    }
+    Ok(())
+}
+
+/// Runs that the lab could not do are nobody's figures: whoever started them is to know.
+fn failures(records: &[Record], out: &Path) -> io::Result<()> {
+    match records.iter().filter(|record| record.lab_failed).count() {
+        0 => Ok(()),
+        failed => {
+            let page = out.join("README.md");
+            let why = format!("the lab failed in {failed} of {} runs", records.len());
+            Err(io::Error::other(format!("{why}: {} says why", page.display())))
+        }
+    }
 }
 
 /// Makes the file of a campaign's runs, before anything else is written: another's are hours of work, or still being written.
 fn begin(runs: &Path) -> io::Result<File> {
     File::create_new(runs).map_err(|e| match e.kind() {
         io::ErrorKind::AlreadyExists => {
-            at(runs)("a campaign has its runs here: give another folder with --out, or remove this")
+            at(runs)(
+                "a campaign has its runs here: give another folder with --out, or remove this; if it was stopped, \
+                 `lab join EXPERIMENT FOLDER --out NEW` makes its page",
+            )
         }
         _ => at(runs)(e),
     })
@@ -121,6 +163,9 @@ fn begin(runs: &Path) -> io::Result<File> {
 
 /// Writes the page of parts that were run by themselves, or of whole campaigns, as if they had been run in turn. Says what is missing.
 pub(crate) fn join(experiment: &Experiment, parts: &[PathBuf], out: &Path) -> io::Result<()> {
+    if out.join(RUNS).exists() {
+        return Err(at(out)("a campaign has its runs and its page here: give another folder"));
+    }
     let cells = experiment.cells().map_err(io::Error::other)?;
     let (mut records, mut surroundings): (Vec<(usize, Record)>, Vec<Surroundings>) =
         Default::default();
@@ -133,8 +178,7 @@ pub(crate) fn join(experiment: &Experiment, parts: &[PathBuf], out: &Path) -> io
         }
         surroundings.push(told);
         let runs = part.join(RUNS);
-        for line in fs::read_to_string(&runs).map_err(at(&runs))?.lines() {
-            let mut record: Record = serde_json::from_str(line).map_err(at(&runs))?;
+        for mut record in read(&runs)? {
             record.campaign = surroundings.len();
             let number = cells.iter().position(|cell| *cell == record.cell);
             let number = number.ok_or("a run of a cell that this experiment does not have");
@@ -145,10 +189,32 @@ pub(crate) fn join(experiment: &Experiment, parts: &[PathBuf], out: &Path) -> io
     records.sort_by_key(|(number, record)| (*number, record.repeat));
     let records: Vec<Record> = records.into_iter().map(|(_, record)| record).collect();
     for line in page::missing(experiment, &surroundings, &records).map_err(io::Error::other)? {
-        println!("missing: {line}");
+        say(format!("missing: {line}"));
     }
     fs::create_dir_all(out).map_err(at(out))?;
     page::write(experiment, &surroundings, &records, out).map_err(at(out))
+}
+
+/// A campaign's runs; without the last, where that was cut off while it was written.
+fn read(runs: &Path) -> io::Result<Vec<Record>> {
+    let text = fs::read_to_string(runs).map_err(at(runs))?;
+    let mut records = Vec::new();
+    for (number, line) in (1..).zip(text.split_inclusive('\n')) {
+        match serde_json::from_str(line) {
+            Ok(record) => records.push(record),
+            Err(_) if !line.ends_with('\n') => {
+                say(format!("{}: line {number} was cut off and is left out", runs.display()));
+            }
+            Err(e) => return Err(at(runs)(format!("line {number}: {e}"))),
+        }
+    }
+    Ok(records)
+}
+
+/// What a program may not say: that all came, when less than the file left the machines.
+fn untrue(wall_s: Option<f64>, wire_over_size: f64) -> Option<String> {
+    let told = wall_s.is_some() && wire_over_size < 1.0;
+    told.then(|| format!("all came, it says, but only {wire_over_size:.3} of the file was sent"))
 }
 
 fn run_one(
@@ -162,11 +228,12 @@ fn run_one(
     let mut network = Network::build(footprint, &spec)?;
     let products = feed::products(cell)?;
     let size = products.as_deref().map_or(cell.bytes(), bytes);
-    let bound_s = experiment.bound_s(cell).filter(|_| products.is_none());
+    let bound_s = experiment.bound_s(cell);
     // Without a rate the machine is the limit; a minute per GiB and receiver is far beyond it.
     let fair = bound_s.unwrap_or(cell.bytes() as f64 / 2e7 * cell.receivers as f64);
     let fair = products.as_deref().map_or(fair, |products| feed_s(products, cell));
-    let limit = Experiment::GRACE + Duration::from_secs_f64(fair * experiment.limit);
+    let limit = Duration::try_from_secs_f64(fair * experiment.limit).unwrap_or(Duration::MAX);
+    let limit = limit.saturating_add(Experiment::GRACE);
     let before = passed(&network)?;
     let mut stage = Stage::new(footprint, &network, cell, payload, limit)?;
     stage.changes = experiment.changes(cell);
@@ -180,7 +247,7 @@ fn run_one(
     let outcome = stage.judge(ran)?;
     let lost_socket = network.receivers.iter().map(Host::buffer_errors).sum::<io::Result<u64>>()?;
     let Losses { asked, queue, own, unsent, emulator } = network.losses()?;
-    let odd = experiment.odd_receivers();
+    let odd = experiment.odd_receivers(cell);
     let others = outcome.delivered_s.iter().enumerate().filter(|(i, _)| !odd.contains(i));
     let others: Option<Vec<f64>> = others.map(|(_, at)| *at).collect();
     let others_s = others.and_then(|all| all.into_iter().reduce(f64::max));
@@ -192,6 +259,8 @@ fn run_one(
     let Outcome {
         complete, wall_s, delivered_s, usage, trouble, remark, figures, latencies, ..
     } = outcome;
+    let untrue = untrue(wall_s, sent + answered);
+    let (wall_s, trouble) = untrue.map_or((wall_s, trouble), |why| (None, why));
     Ok(Record {
         program: call.name.clone(),
         cell: cell.clone(),
@@ -250,14 +319,16 @@ fn payload(footprint: &Footprint, bytes: u64) -> io::Result<PathBuf> {
         return Ok(path);
     }
     let mut random = File::open("/dev/urandom")?.take(bytes);
-    io::copy(&mut random, &mut File::create(&path)?)?;
+    let mut file = File::create(&path).map_err(at(&path))?;
+    io::copy(&mut random, &mut file).map_err(at(&path))?;
     Ok(path)
 }
 
 /// One run for people.
 fn line(record: &Record) -> String {
     let Record { program, cell, repeat, complete, trouble, .. } = record;
-    let Cell { size, receivers, loss, .. } = cell;
+    let Cell { size, receivers, loss, feed, .. } = cell;
+    let what = feed.clone().unwrap_or_else(|| size.to_string());
     let seconds = |s: Option<f64>| s.map_or("-".to_owned(), |s| format!("{s:.2}"));
     let came = match record.figures.late_mbit {
         Some(mbit) => format!("{mbit:.1} Mbit/s while it was measured"),
@@ -268,7 +339,7 @@ fn line(record: &Record) -> String {
         ),
     };
     format!(
-        "{program} {repeat}: {size} to {receivers}, {:.3} % loss: {came}, wire {:.3}{}{trouble}",
+        "{program} {repeat}: {what} to {receivers}, {:.3} % loss: {came}, wire {:.3}{}{trouble}",
         loss * 100.0,
         record.wire_over_size,
         if trouble.is_empty() { "" } else { "; " },
@@ -277,12 +348,14 @@ fn line(record: &Record) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{RUNS, SURROUNDINGS, join};
-    use crate::experiment::Experiment;
+    use super::{Call, RUNS, SURROUNDINGS, check, failures, join, untrue};
+    use crate::experiment::{Cell, Experiment};
     use crate::page::Surroundings;
     use crate::record::Record;
+    use crate::units::Span;
     use std::fs;
     use std::path::{Path, PathBuf};
+    use std::time::Duration;
 
     /// One program, three cells, two repeats.
     fn experiment(folder: &Path) -> Experiment {
@@ -338,6 +411,61 @@ mod tests {
 
         let twice = join(&experiment, &[odd.clone(), odd], &out).unwrap_err().to_string();
         assert!(twice.contains("another part has these runs too"), "{twice}");
+        fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn what_each_run_would_find_out_is_said_before_the_first() {
+        let call = [Call::new("downpour").unwrap()];
+        let cell = Cell::default();
+        check(std::slice::from_ref(&cell), &call).unwrap();
+        let told = |cell: Cell| check(&[cell], &call).unwrap_err().to_string();
+        assert!(told(Cell { transfers: 2, ..cell.clone() }).contains("`transfers` is for wan-*"));
+        let feed = |name: &str| Some(name.to_owned());
+        assert!(told(Cell { feed: feed("foo"), ..cell.clone() }).contains("no feed `foo`"));
+        let late = Span(Duration::from_secs(1 << 20));
+        let brief = Span(Duration::from_nanos(1));
+        let none = Cell { feed_from: late, feed_for: brief, feed: feed("synthetic-model"), ..cell };
+        assert!(told(none).contains("no product"));
+        assert!(check(&[], &call).is_err());
+    }
+
+    #[test]
+    fn runs_that_the_lab_could_not_do_are_an_error() {
+        let run = |lab_failed| Record { lab_failed, ..Record::default() };
+        failures(&[run(false)], Path::new("out")).unwrap();
+        let told = failures(&[run(false), run(true)], Path::new("out")).unwrap_err().to_string();
+        assert_eq!(told, "the lab failed in 1 of 2 runs: out/README.md says why");
+    }
+
+    #[test]
+    fn less_than_the_file_is_no_delivery() {
+        assert!(untrue(Some(0.24), 0.565).unwrap().contains("only 0.565 of the file"));
+        assert_eq!(untrue(Some(0.24), 1.029), None);
+        assert_eq!(untrue(None, 0.01), None);
+    }
+
+    #[test]
+    fn a_run_that_was_cut_off_costs_no_other() {
+        let folder = std::env::temp_dir().join(format!("downpour-torn-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        let experiment = experiment(&folder);
+        let runs = [(0, 1, Some(1.25)), (0, 2, Some(1.5)), (1, 1, Some(1.75))];
+        let torn = part(&folder.join("a"), &experiment, &runs);
+        let (file, out) = (torn.join(RUNS), folder.join("out"));
+        let text = fs::read_to_string(&file).unwrap();
+        fs::write(&file, &text[..text.len() - 9]).unwrap();
+        join(&experiment, std::slice::from_ref(&torn), &out).unwrap();
+        assert_eq!(fs::read_to_string(out.join("runs.csv")).unwrap().lines().count(), 3);
+        // One in the midst of others is something else.
+        fs::write(&file, text.replacen("\n", "!\n", 1)).unwrap();
+        let told = join(&experiment, std::slice::from_ref(&torn), &out).unwrap_err().to_string();
+        assert!(told.contains("runs.jsonl: line 1: "), "{told}");
+        // A part's own page stays.
+        fs::write(&file, &text).unwrap();
+        let told = join(&experiment, std::slice::from_ref(&torn), &torn).unwrap_err().to_string();
+        assert!(told.contains("give another folder"), "{told}");
+        assert!(!torn.join("README.md").exists());
         fs::remove_dir_all(folder).unwrap();
     }
 

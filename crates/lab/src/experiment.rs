@@ -33,10 +33,11 @@
 //! y = "wall_over_bound"
 //! ```
 
+mod check;
+
 use crate::at;
 use crate::emulator::pipe::Shape;
 use crate::network::{Link, Spec};
-use crate::record::Record;
 use crate::units::{Rate, Size, Span};
 use serde::{Deserialize, Serialize};
 use std::io;
@@ -179,6 +180,13 @@ pub(crate) struct Plot {
     pub(crate) bars: bool,
 }
 
+impl Plot {
+    /// Whether it draws runs of this cell.
+    pub(crate) fn shows(&self, cell: &Cell) -> bool {
+        self.only.iter().all(|(name, value)| cell.field(name).as_ref() == Some(value))
+    }
+}
+
 fn three() -> u32 {
     3
 }
@@ -227,24 +235,8 @@ impl Experiment {
 
     fn parse(text: &str) -> Result<Self, String> {
         let experiment: Self = toml::from_str(text).map_err(|e| e.to_string())?;
-        let cells = experiment.cells()?;
-        cells.iter().try_for_each(Cell::check)?;
-        experiment.odd_links()?;
-        if let Some(plot) = experiment.plot.iter().find(|plot| !Record::has(&plot.y)) {
-            return Err(format!("plot: there is no figure `{}`", plot.y));
-        }
-        experiment.check_runs(cells.len())?;
+        experiment.check()?;
         Ok(experiment)
-    }
-
-    fn check_runs(&self, cells: usize) -> Result<(), String> {
-        let runs = cells * self.programs.len() * self.repeats as usize;
-        match (1..=RUNS_MAX).contains(&runs) {
-            true => Ok(()),
-            false => {
-                Err(format!("{runs} runs: there must be one at least, and {RUNS_MAX} at most"))
-            }
-        }
     }
 
     /// Only these of its programs (all without any), and so many repeats.
@@ -290,11 +282,11 @@ impl Experiment {
     }
 
     /// Receivers of a cell whose links are not like the others', or to which something happens.
-    pub(crate) fn odd_receivers(&self) -> Vec<usize> {
+    pub(crate) fn odd_receivers(&self, cell: &Cell) -> Vec<usize> {
         // Cannot fail: checked when the file was read.
         let links = self.odd_links().into_iter().flatten().flat_map(|(which, _)| which);
         let befallen = self.happening.iter().flat_map(|happening| happening.receivers.clone());
-        links.chain(befallen).collect()
+        links.chain(befallen).filter(|i| *i < cell.receivers).collect()
     }
 
     /// What varies, by name.
@@ -303,9 +295,9 @@ impl Experiment {
     }
 
     /// The shortest time that one copy of what is sent can take on the sender's link, in full UDP datagrams, when
-    /// this share of them is lost; `None` without a rate.
+    /// this share of them is lost; `None` without a rate, and of a feed, which comes when it comes.
     pub(crate) fn bound_s(&self, cell: &Cell) -> Option<f64> {
-        let mut rate = cell.rate?.0 as f64;
+        let mut rate = cell.rate.filter(|_| cell.feed.is_none())?.0 as f64;
         let bits = cell.bytes() as f64 * (FRAME_BYTES / PAYLOAD_BYTES) * 8.0;
         let (mut left, mut time) = (bits / (1.0 - cell.loss), 0.0);
         for change in &self.change {
@@ -357,26 +349,15 @@ impl Experiment {
 }
 
 impl Cell {
-    fn check(&self) -> Result<(), String> {
-        let shares = [self.loss, self.reorder];
-        if !(1..=RECEIVERS_MAX).contains(&self.receivers) {
-            return Err(format!("{} receivers, of 1 to {RECEIVERS_MAX}", self.receivers));
-        }
-        if self.burst < 1.0 || shares.iter().any(|share| !(0.0..1.0).contains(share)) {
-            return Err("loss and reorder are shares below 1, burst is 1 or more".to_owned());
-        }
-        if self.feed_for.is_zero() || self.feed_speed <= 0.0 {
-            return Err("a feed has a length and a speed".to_owned());
-        }
-        if self.bytes() == 0 || self.rate == Some(Rate(0)) {
-            return Err("nothing can be sent".to_owned());
-        }
-        Ok(())
-    }
-
     /// What is to be sent, once each.
     pub(crate) fn bytes(&self) -> u64 {
-        self.size.0 * u64::from(self.transfers)
+        self.size.0.saturating_mul(u64::from(self.transfers))
+    }
+
+    /// All that it asks of links, in one.
+    fn shape(&self) -> Shape {
+        let Self { rate, queue, delay, jitter, loss, burst, reorder, .. } = *self;
+        Shape { rate, queue, delay, jitter, loss, burst, reorder }
     }
 
     /// A field by its name in the file; `None` when there is no such field.
@@ -401,7 +382,7 @@ mod tests {
         receivers = [1, 8]
         loss = [0.0, 0.01, 0.05]
         [[link]]
-        receivers = [3, 99]
+        receivers = [3, 7]
         rate = "10mbit"
         loss = 0.3
         [[happening]]
@@ -410,7 +391,7 @@ mod tests {
         [[plot]]
         x = "loss"
         y = "wall_over_bound"
-        only = { receivers = 8 }
+        only = { receivers = 8, size = "64MiB" }
     "#;
 
     #[test]
@@ -451,7 +432,11 @@ mod tests {
         assert_eq!(spec.receivers[3].down.loss, 0.3);
         assert_eq!(spec.receivers[3].up.loss, 0.0);
         assert_eq!(spec.receivers[3].up.rate, Some(Rate(10_000_000)));
-        assert_eq!(experiment.odd_receivers(), [3, 99, 5]);
+        assert_eq!(experiment.odd_receivers(&cell), [3, 7, 5]);
+        // What a smaller cell lacks is passed over there.
+        let small = Cell { receivers: 4, ..cell };
+        assert_eq!(experiment.network(&small, false, 1).receivers.len(), 4);
+        assert_eq!(experiment.odd_receivers(&small), [3]);
     }
 
     #[test]
@@ -470,15 +455,14 @@ mod tests {
         for entry in std::fs::read_dir(folder).unwrap() {
             let path = entry.unwrap().path();
             let experiment = Experiment::read(&path).unwrap_or_else(|e| panic!("{e}"));
-            let known =
-                |call: &String| programs::all().any(|p| call.split(' ').next() == Some(p.name));
-            assert!(experiment.programs.iter().all(known), "{}", path.display());
-            assert!(!experiment.text.is_empty(), "{}: says nothing of itself", path.display());
-            let cell = &experiment.cells().unwrap()[0];
-            let names = experiment.plot.iter().flat_map(|plot| plot.only.keys().chain([&plot.x]));
-            for name in names {
-                assert!(cell.field(name).is_some(), "{}: {name}", path.display());
+            let cells = experiment.cells().unwrap();
+            for call in &experiment.programs {
+                let program = programs::all().find(|p| call.split(' ').next() == Some(p.name));
+                let program = program.unwrap_or_else(|| panic!("{}: {call}", path.display()));
+                let refused = cells.iter().find_map(|cell| program.refuses(cell));
+                assert_eq!(refused, None, "{}: {call}", path.display());
             }
+            assert!(!experiment.text.is_empty(), "{}: says nothing of itself", path.display());
         }
     }
 
@@ -507,6 +491,8 @@ mod tests {
         let cell = Cell { rate, loss: 0.05, ..Cell::default() };
         assert!((experiment.bound_s(&cell).unwrap() - 5.812).abs() < 0.001);
         assert_eq!(experiment.bound_s(&Cell { rate: None, ..cell.clone() }), None);
+        let feed = Some("ngrid".to_owned());
+        assert_eq!(experiment.bound_s(&Cell { feed, ..cell.clone() }), None);
         let change =
             |at: &str, rate: &str| Change { at: at.parse().unwrap(), rate: rate.parse().unwrap() };
         // Five seconds at a fifth of the rate cost four.

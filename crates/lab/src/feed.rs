@@ -50,7 +50,12 @@ pub(crate) fn products(cell: &Cell) -> io::Result<Option<Vec<Product>>> {
     let here = all.into_iter().filter(|product| (from..until).contains(&product.at_s));
     let scaled =
         |product: Product| Product { at_s: (product.at_s - from) / cell.feed_speed, ..product };
-    Ok(Some(here.map(scaled).collect()))
+    let products: Vec<Product> = here.map(scaled).collect();
+    if products.is_empty() {
+        let why = format!("no product of {name} lies between {from} s and {until} s");
+        return Err(io::Error::other(why));
+    }
+    Ok(Some(products))
 }
 
 /// Seconds since the first hour's beginning.

@@ -31,7 +31,7 @@ mod traced;
 mod units;
 
 use clap::{Parser, Subcommand};
-use std::io;
+use std::io::{self, Write as _};
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -159,13 +159,13 @@ fn run(verb: Verb) -> io::Result<()> {
             campaign::join(&experiment::Experiment::read(&file)?, &parts, &out)?;
         }
         Verb::Programs => list(),
-        Verb::Clean => footprint::clean().iter().for_each(|name| println!("removed {name}")),
+        Verb::Clean => footprint::clean().iter().for_each(|name| say(format!("removed {name}"))),
         Verb::Emulator(EmulatorVerb::Check { quick, json }) => {
             can_build()?;
             let rows = emulator::check::check(quick)?;
             match json {
-                true => println!("{}", serde_json::to_string_pretty(&rows)?),
-                false => print!("{}", emulator::check::table(&rows)),
+                true => say(serde_json::to_string_pretty(&rows)?),
+                false => say(emulator::check::table(&rows).trim_end()),
             }
         }
         Verb::Emulator(EmulatorVerb::Serve) => emulator::serve::serve()?,
@@ -208,8 +208,13 @@ fn campaign(
     let out = out.unwrap_or_else(named);
     std::fs::create_dir_all(&out).map_err(at(&out))?;
     campaign::run(&experiment, part.unwrap_or((1, 1)), &out)?;
-    println!("{}", out.join("README.md").display());
+    say(out.join("README.md").display());
     Ok(())
+}
+
+/// Prints a line. Whoever reads may have gone: what is under way goes on.
+fn say(line: impl std::fmt::Display) {
+    let _ = writeln!(io::stdout(), "{line}");
 }
 
 /// Says of which file an error is.
@@ -230,6 +235,6 @@ fn list() {
             Some(tool) => format!("skipped: {tool} is not installed"),
             None => program.version(),
         };
-        println!("{:18} {state}: {}", program.name, program.about);
+        say(format!("{:18} {state}: {}", program.name, program.about));
     }
 }

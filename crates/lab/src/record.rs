@@ -117,9 +117,11 @@ impl Record {
         }
     }
 
-    /// Whether runs have a figure of this name.
+    /// Whether runs have a figure of this name: a number, or what may become one, of what they came to.
     pub(crate) fn has(name: &str) -> bool {
-        Self::default().fields().contains_key(name)
+        let known =
+            matches!(Self::default().fields().get(name), Some(Value::Number(_) | Value::Null));
+        known && Cell::default().field(name).is_none()
     }
 
     /// Packets that came to the machines, or would have had the lab itself not lost them.

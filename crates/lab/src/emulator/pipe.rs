@@ -18,6 +18,13 @@ use std::time::Duration;
 /// How far behind a reordered frame falls.
 const HELD_BACK: Span = Span(Duration::from_millis(1));
 
+/// Least rate of a link: tbf counts in whole bytes a second, and a bucket that a link fills in minutes limits nothing.
+pub(crate) const RATE_MIN: Rate = Rate(1_000);
+/// Most of what is lost: nftables draws of a million.
+const LOSS_MAX: f64 = 0.999_999;
+/// tbf's grain.
+const QUEUE_MIN: Span = Span(Duration::from_micros(1));
+
 /// Nanoseconds of the monotonic clock.
 pub(crate) type Nanos = u64;
 
@@ -56,6 +63,23 @@ impl Default for Shape {
 }
 
 impl Shape {
+    /// Why no link is like that.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        if !(0.0..=LOSS_MAX).contains(&self.loss) || !(0.0..1.0).contains(&self.reorder) {
+            return Err(format!("loss is a share of {LOSS_MAX} at most, reorder one below 1"));
+        }
+        if !(1.0..f64::INFINITY).contains(&self.burst) {
+            return Err("burst, the mean number of losses in a row, is 1 or more".to_owned());
+        }
+        match self.rate {
+            Some(rate) if rate < RATE_MIN => Err(format!("rate {rate}: the least is {RATE_MIN}")),
+            Some(_) if self.queue < QUEUE_MIN => {
+                Err(format!("queue {}: with a rate the least is {QUEUE_MIN}", self.queue))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Whether tbf and nftables cannot do this.
     pub(crate) fn needs_emulator(&self) -> bool {
         !self.delay.is_zero() || !self.jitter.is_zero() || self.reorder > 0.0 || self.burst > 1.0

@@ -17,6 +17,7 @@ mod udpcast;
 mod uftp;
 mod wan;
 
+use crate::experiment::Cell;
 use crate::shell::{find, run};
 use crate::stage::Stage;
 use std::io;
@@ -69,6 +70,27 @@ impl Program {
         self.tools.iter().copied().find(|name| tool(name).is_none())
     }
 
+    /// Why it does not do what this cell asks: what it takes no notice of would be counted all the same.
+    pub(crate) fn refuses(&self, cell: &Cell) -> Option<String> {
+        let one_of = |list: &[Self]| list.iter().any(|program| program.name == self.name);
+        let (several, windows) = (one_of(steered::PROGRAMS), one_of(wan::PROGRAMS));
+        let why = match (one_of(products::PROGRAMS), cell) {
+            (true, Cell { feed: None, .. }) => "sends products: the cell needs `feed`",
+            (false, Cell { feed: Some(_), .. }) => "sends one file: `feed` is for *-products*",
+            (_, Cell { transfers: 2.., .. }) if !several => {
+                "sends one file: `transfers` is for wan-*"
+            }
+            (_, Cell { measured_from: Some(_), .. }) if !several => {
+                "is measured to its end: `measured_from` is for wan-*"
+            }
+            (_, Cell { window: Some(_), .. }) if !windows => {
+                "sets no socket buffers: `window` is for downpour-tcp and others far away"
+            }
+            _ => return None,
+        };
+        Some(format!("`{}` {why}", self.name))
+    }
+
     /// Its version.
     pub(crate) fn version(&self) -> String {
         let asked = match self.package {
@@ -103,6 +125,29 @@ fn text(path: PathBuf) -> String {
 #[cfg(test)]
 mod tests {
     use super::all;
+    use crate::experiment::Cell;
+    use crate::units::{Size, Span};
+
+    #[test]
+    fn what_a_program_takes_no_notice_of_is_refused() {
+        let refused = |name: &str, cell: &Cell| {
+            all().find(|program| program.name == name).unwrap().refuses(cell).is_some()
+        };
+        let plain = Cell::default();
+        let feed = Cell { feed: Some("ngrid".to_owned()), ..plain.clone() };
+        let several = Cell { transfers: 2, ..plain.clone() };
+        let measured = Cell { measured_from: Some(Span::default()), ..plain.clone() };
+        let window = Cell { window: Some(Size(4096)), ..plain.clone() };
+        let cells = [&plain, &feed, &several, &measured, &window];
+        for (name, told) in [
+            ("downpour", [false, true, true, true, true]),
+            ("downpour-products", [true, false, true, true, true]),
+            ("wan-loop", [false, true, false, false, true]),
+            ("iperf3-wan", [false, true, true, true, false]),
+        ] {
+            assert_eq!(cells.map(|cell| refused(name, cell)), told, "{name}");
+        }
+    }
 
     /// Ours, and what each Debian has.
     const HERE: [&str; 5] = ["downpour", "lab", "sh", "split", "sha1sum"];
