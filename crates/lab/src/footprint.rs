@@ -5,10 +5,11 @@
 //!
 //! 1. A guard process, in a session of its own, holds the other end of a pipe. When the lab ends, in whatever
 //!    way, the pipe closes and the guard removes what is there.
-//! 2. `lab clean` removes what neither did, of labs that are no more.
+//! 2. `lab clean` removes what neither did, of labs that are no more: one that is at work holds a lock on its folder, whatever its
+//!    program is called.
 
-use crate::shell;
-use std::fs;
+use crate::{at, shell};
+use std::fs::{self, File};
 use std::io::{self, BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -28,6 +29,8 @@ const REMOVE_TRIES: u32 = 100;
 pub(crate) struct Footprint {
     name: String,
     guard: Child,
+    /// Its folder, locked for as long as this process lives.
+    _lock: Option<File>,
 }
 
 impl Footprint {
@@ -48,20 +51,22 @@ impl Footprint {
         let mut ready = String::new();
         BufReader::new(guard.stdout.take().expect("piped")).read_line(&mut ready)?;
         fs::create_dir_all(scratch(&name))?;
+        let lock = File::open(scratch(&name))?;
+        lock.try_lock().map_err(at(&scratch(&name)))?;
         if let Some(group) = group(&name) {
             for role in ["sender", "receivers", "network"] {
                 // Where groups cannot be made, CPU time stays unknown.
                 let _ = fs::create_dir_all(group.join(role));
             }
         }
-        Ok(Self { name, guard })
+        Ok(Self { name, guard, _lock: Some(lock) })
     }
 
     /// One under which nothing is there: what a test puts into its folder it removes.
     #[cfg(test)]
     pub(crate) fn of_a_test() -> Self {
         let guard = Command::new("true").stdin(Stdio::piped()).spawn().unwrap();
-        Self { name: format!("{PREFIX}-test-{}", std::process::id()), guard }
+        Self { name: format!("{PREFIX}-test-{}", std::process::id()), guard, _lock: None }
     }
 
     /// What the names of its namespaces begin with.
@@ -129,7 +134,8 @@ fn owner(name: &str) -> Option<String> {
 fn is_running(name: &str) -> bool {
     let pid = name.trim_start_matches(PREFIX);
     let comm = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
-    comm.trim_end() == COMM
+    let is_held = File::open(scratch(name)).is_ok_and(|folder| folder.try_lock().is_err());
+    is_held || comm.trim_end() == COMM
 }
 
 /// Whatever is not there, or cannot be removed, is passed over: there is nobody to tell.

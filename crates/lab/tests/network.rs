@@ -113,7 +113,16 @@ fn clean_removes_what_a_dead_lab_left() {
     }
     let folder = Path::new("/dev/shm/downpour-lab4194999");
     std::fs::create_dir_all(folder.join("run")).unwrap();
+    // Somebody holds this one, by whatever name.
+    let held = Path::new("/dev/shm/downpour-lab4194998");
+    std::fs::create_dir_all(held).unwrap();
+    let lock = std::fs::File::open(held).unwrap();
+    lock.lock().unwrap();
     let output = lab().arg("clean").output().unwrap();
+    let stayed = held.exists();
+    drop(lock);
+    std::fs::remove_dir_all(held).unwrap();
+    assert!(stayed);
     assert!(String::from_utf8_lossy(&output.stdout).contains("removed downpour-lab4194999\n"));
     let namespaces = Command::new("ip").args(["netns", "list"]).output().unwrap();
     assert!(!String::from_utf8_lossy(&namespaces.stdout).contains(namespace));
