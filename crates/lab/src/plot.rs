@@ -15,6 +15,8 @@ pub(crate) const TOP: f64 = 40.0;
 pub(crate) const BOTTOM: f64 = 60.0;
 /// From here on y is logarithmic.
 const FAR_APART: f64 = 6.0;
+/// Digits behind the point of a figure, where no more are needed.
+const DECIMALS: i32 = 3;
 /// Lines across.
 const TICKS: f64 = 6.0;
 /// Told apart also by those who see few colours, together with the marks.
@@ -70,10 +72,14 @@ impl Drawing {
 
     fn axes(&self, svg: &mut String, scale: &Scale) -> std::fmt::Result {
         let (right, bottom) = (WIDTH - RIGHT, HEIGHT - BOTTOM);
-        for value in scale.ticks() {
+        let ticks = scale.ticks();
+        // As many digits as tell one from the next.
+        let step = ticks.windows(2).map(|pair| pair[1] - pair[0]).reduce(f64::min);
+        let digits = step.map_or(DECIMALS, |step| DECIMALS.max(-step.log10().floor() as i32));
+        for value in ticks {
             let y = scale.height(value);
             writeln!(svg, "<path d=\"M{LEFT} {y:.1}H{right}\" stroke=\"#ddd\" fill=\"none\"/>")?;
-            words(svg, LEFT - 8.0, y + 4.0, "end", &figure(value))?;
+            words(svg, LEFT - 8.0, y + 4.0, "end", &rounded(value, digits))?;
         }
         for (column, name) in self.columns.iter().enumerate() {
             words(svg, self.place(column), bottom + 20.0, "middle", &escaped(name))?;
@@ -247,7 +253,11 @@ pub(crate) fn words(
 
 /// A figure without digits that say nothing.
 pub(crate) fn figure(value: f64) -> String {
-    let text = format!("{value:.3}");
+    rounded(value, DECIMALS)
+}
+
+fn rounded(value: f64, digits: i32) -> String {
+    let text = format!("{value:.*}", digits as usize);
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
@@ -295,6 +305,24 @@ mod tests {
         assert!(svg.contains("wall &lt; bound &amp; more") && svg.contains(">two</text>"));
         assert_eq!(svg.matches("<text").count(), svg.matches("</text>").count());
         assert!(!svg.contains("NaN") && !svg.contains("inf"));
+    }
+
+    #[test]
+    fn ticks_that_are_near_one_another_are_told_apart() {
+        let drawing = Drawing {
+            title: "t".to_owned(),
+            x: "x".to_owned(),
+            y: "y".to_owned(),
+            columns: vec!["3".to_owned()],
+            lines: vec![("one".to_owned(), vec![Some([0.23305, 0.23301, 0.23309])])],
+            bars: false,
+        };
+        let svg = drawing.svg();
+        let ticks = svg.lines().filter_map(|line| line.split_once("\"end\">"));
+        let ticks: Vec<&str> = ticks.map(|(_, tick)| tick.split('<').next().unwrap()).collect();
+        let mut once = ticks.clone();
+        once.dedup();
+        assert!(ticks.len() > 2 && once == ticks, "{ticks:?}");
     }
 
     #[test]
