@@ -111,7 +111,9 @@ fn present(experiment: &Experiment) -> io::Result<(Vec<Call>, Surroundings)> {
                 surroundings.skipped.push((name, tool.to_owned()));
             }
             None => {
-                let about = program.about.to_owned();
+                let but =
+                    if call.more.is_empty() { "" } else { "; but for what its arguments say" };
+                let about = format!("{}{but}", program.about);
                 surroundings.programs.push((name, about, program.version()));
                 present.push(call);
             }
@@ -243,8 +245,10 @@ fn run_one(
     stage.more = &call.more;
     stage.happenings = &experiment.happening;
     let ran = (call.program.run)(&mut stage);
-    let after = passed(&network)?;
+    let after = passed(&network);
     let outcome = stage.judge(ran)?;
+    network.check()?;
+    let after = after?;
     let lost_socket = network.receivers.iter().map(Host::buffer_errors).sum::<io::Result<u64>>()?;
     let Losses { asked, queue, own, unsent, emulator } = network.losses()?;
     let odd = experiment.odd_receivers(cell);

@@ -62,11 +62,11 @@ pub(crate) fn check_room(cells: &[Cell], folder: &Path) -> io::Result<()> {
     match cells.iter().find(|cell| fills(cell) > room) {
         None => Ok(()),
         Some(cell) => Err(at(folder)(format!(
-            "{} to {} receivers fill {} there and of memory, of which {} are free: give a smaller size or fewer receivers",
+            "{} to {} receivers fill {} of memory here, and {} are free: give a smaller size or fewer receivers",
             Size(cell.bytes()),
             cell.receivers,
             Size(fills(cell)),
-            Size(room),
+            Size(room >> 20 << 20),
         ))),
     }
 }

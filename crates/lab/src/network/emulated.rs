@@ -61,6 +61,11 @@ impl Emulated {
         self.wires.iter().position(|wire| wire.far == port)
     }
 
+    /// Whether it has ended by itself, and its devices with it.
+    pub(super) fn has_ended(&mut self) -> io::Result<bool> {
+        Ok(self.child.try_wait()?.is_some())
+    }
+
     /// Ends it; gives what it did.
     pub(super) fn stop(mut self) -> io::Result<Account> {
         self.orders = None;

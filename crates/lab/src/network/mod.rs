@@ -226,6 +226,14 @@ impl Network {
         emulated.reshape(&port(0), link)
     }
 
+    /// Whether what makes its links is still at work.
+    pub(crate) fn check(&mut self) -> io::Result<()> {
+        match self.emulated.as_mut().map(Emulated::has_ended).transpose()? {
+            Some(true) => Err(io::Error::other("the emulator ended in the midst of the run")),
+            _ => Ok(()),
+        }
+    }
+
     /// What has been lost so far. Ends the emulator, so only once and last.
     pub(crate) fn losses(&mut self) -> io::Result<Losses> {
         let switch = Host::new(self.switch.clone(), String::new());
