@@ -530,10 +530,7 @@ impl<'a> Stage<'a> {
 
     fn last_words(&self, number: usize) -> String {
         let text = fs::read(self.log(number)).unwrap_or_default();
-        let text = String::from_utf8_lossy(&text).into_owned();
-        let start = text.len().saturating_sub(LAST_WORDS);
-        let start = (start..=text.len()).find(|i| text.is_char_boundary(*i)).unwrap_or(0);
-        text[start..].split_whitespace().collect::<Vec<_>>().join(" ")
+        last_words(&String::from_utf8_lossy(&text))
     }
 
     /// Ends what still runs, and judges. `ran` is what the program's adapter came to.
@@ -599,6 +596,19 @@ impl Drop for Stage<'_> {
     }
 }
 
+/// The last words of a text, whole ones, that are not longer in all than [`LAST_WORDS`].
+fn last_words(text: &str) -> String {
+    let words: Vec<&str> = text.split_whitespace().collect();
+    let mut bytes = 0;
+    let fit = words.iter().rev().take_while(|word| {
+        bytes += word.len() + 1;
+        bytes <= LAST_WORDS
+    });
+    let skipped = words.len() - fit.count();
+    let more = if skipped > 0 { "… " } else { "" };
+    format!("{more}{}", words[skipped..].join(" "))
+}
+
 /// Whether two files have the same bytes.
 fn same(one: &Path, other: &Path) -> io::Result<bool> {
     let (mut one, mut other) = (File::open(one)?, File::open(other)?);
@@ -621,7 +631,7 @@ fn same(one: &Path, other: &Path) -> io::Result<bool> {
 
 #[cfg(test)]
 mod tests {
-    use super::{PAYLOAD, Proof, Running, Stage, same};
+    use super::{PAYLOAD, Proof, Running, Stage, last_words, same};
     use crate::experiment::Cell;
     use crate::footprint::Footprint;
     use crate::network::Network;
@@ -656,6 +666,14 @@ mod tests {
         assert_eq!(outcome.complete, 1);
         assert!(matches!(outcome.delivered_s[..], [Some(_), None]));
         assert_eq!(outcome.wall_s, None);
+    }
+
+    #[test]
+    fn last_words_are_whole_ones() {
+        assert_eq!(last_words(" it\n ended \n"), "it ended");
+        let told = last_words(&format!("first {}", "finishing group\n".repeat(20)));
+        assert!(told.starts_with("… group finishing group"), "{told}");
+        assert!(told.ends_with("finishing group") && told.len() <= 205, "{told}");
     }
 
     #[test]
