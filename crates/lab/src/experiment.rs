@@ -187,6 +187,26 @@ impl Plot {
     }
 }
 
+/// Fields as they stand in the file.
+fn told(table: &Table) -> String {
+    let fields: Vec<String> =
+        table.iter().map(|(name, value)| format!("{name} {}", shown(value))).collect();
+    fields.join(", ")
+}
+
+fn shown(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        Value::Integer(number) => number.to_string(),
+        Value::Float(number) => number.to_string(),
+        Value::Array(values) => {
+            format!("[{}]", values.iter().map(shown).collect::<Vec<_>>().join(", "))
+        }
+        Value::Boolean(is_so) => is_so.to_string(),
+        Value::Datetime(_) | Value::Table(_) => String::new(),
+    }
+}
+
 fn three() -> u32 {
     3
 }
@@ -292,6 +312,33 @@ impl Experiment {
     /// What varies, by name.
     pub(crate) fn varies(&self) -> impl Iterator<Item = &str> {
         self.sweep.keys().map(String::as_str)
+    }
+
+    /// What holds in all cells, and what befalls whom, for people.
+    pub(crate) fn setting(&self) -> String {
+        let mut parts = vec![told(&self.cell)];
+        for table in &self.link {
+            let mut table = table.clone();
+            let which = table.remove("receivers").map(|which| shown(&which)).unwrap_or_default();
+            parts.push(format!("links of receivers {which}: {}", told(&table)));
+        }
+        for happening in &self.happening {
+            let Happening { receivers, joins_at, pauses_at, pauses_for, writes_take } = happening;
+            let joins = joins_at.map(|at| format!("join at {at}"));
+            let pauses = pauses_at.map(|at| format!("pause at {at} for {pauses_for}"));
+            let writes = writes_take.map(|time| format!("need {time} longer for each write"));
+            let what: Vec<String> = [joins, pauses, writes].into_iter().flatten().collect();
+            parts.push(format!("receivers {receivers:?} {}", what.join(", ")));
+        }
+        for Change { at, rate } in &self.change {
+            parts.push(format!("from {at} on the sender's link has {rate}"));
+        }
+        parts.retain(|part| !part.is_empty());
+        let (limit, grace_s) = (self.limit, Self::GRACE.as_secs());
+        format!(
+            "In all cells: {}. A run is stopped after {limit} times its bound and {grace_s} s.",
+            parts.join("; ")
+        )
     }
 
     /// The shortest time that one copy of what is sent can take on the sender's link, in full UDP datagrams, when
@@ -408,6 +455,17 @@ mod tests {
             ..Cell::default()
         };
         assert!(cells.contains(&wanted));
+    }
+
+    #[test]
+    fn an_experiment_says_what_its_cells_have_in_common() {
+        let change = "[[change]]\nat = \"10s\"\nrate = \"20mbit\"\n[[plot]]";
+        let experiment = Experiment::parse(&TEXT.replacen("[[plot]]", change, 1)).unwrap();
+        assert_eq!(
+            experiment.setting(),
+            "In all cells: rate 100mbit; links of receivers [3, 7]: loss 0.3, rate 10mbit; receivers [5] join at 3s; \
+             from 10s on the sender's link has 20mbit. A run is stopped after 10 times its bound and 30 s."
+        );
     }
 
     #[test]

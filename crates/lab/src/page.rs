@@ -1,5 +1,6 @@
 //! What a campaign leaves: `README.md` with tables and drawings, `runs.csv`, `runs.json`, an SVG for each plot.
 
+use crate::emulator::serve::LATE_STEPS;
 use crate::experiment::{Cell, Experiment, Plot};
 use crate::meter;
 use crate::plot::Drawing;
@@ -34,16 +35,22 @@ const LATE_US: f64 = 1000.0;
 
 /// What fields and figures are called in drawings.
 const WORDS: &[(&str, &str)] = &[
+    ("complete", "receivers that have the file"),
     ("connections", "TCP connections"),
+    ("cpu_busy", "share of all cores in use"),
+    ("cpu_ours", "share of all cores that the programs used"),
     ("delay", "delay each way"),
     ("goodput_mbit", "throughput, Mbit/s"),
     ("late_mbit", "throughput while it was measured, Mbit/s"),
     ("latency_over_ideal", "latency over the ideal FIFO's"),
     ("loss", "loss at each receiver"),
+    ("lost_asked", "packets lost on purpose"),
+    ("lost_own", "packets lost by the lab"),
+    ("lost_queue", "packets that found a full queue"),
     ("rate", "rate of the sender's link"),
     ("receivers_cpu_s", "processor time of all receivers together, s"),
     ("sender_cpu_s", "processor time of the sender, s"),
-    ("size", "file of"),
+    ("size", "size of the file"),
     ("throughput_mbit", "throughput of products, Mbit/s"),
     ("transfers", "files at once"),
     ("wall_over_bound", "wall time beyond the bound, %"),
@@ -196,18 +203,25 @@ fn head(
     for Surroundings { command, date, revision, machine, load, .. } in surroundings {
         writeln!(
             text,
-            "Command: `{command}`\n\n{date}; revision {revision}; {machine}; load at the start {load}.\n"
+            "Command: `{command}`\n\n{date}; {}; {machine}; load at the start {load}.\n",
+            if revision.is_empty() {
+                "revision unknown".to_owned()
+            } else {
+                format!("revision {revision}")
+            },
         )?;
     }
-    writeln!(text, "{READING}")?;
+    writeln!(text, "{}\n\n{READING}", experiment.setting())?;
     let emulated: u64 = records.iter().filter_map(|record| record.emulated).sum();
     write!(text, "{}", lost(records))?;
     if emulated > 0 {
         let late = records.iter().filter_map(|record| record.emulator_late_p99_us);
         let late = late.fold(0.0, f64::max);
+        // The emulator counts no further.
+        let more = if late >= LATE_STEPS as f64 { "or more " } else { "" };
         write!(
             text,
-            "; {emulated} frames went through the emulator, of which one in a hundred was given on up to {late:.0} us late"
+            "; {emulated} frames went through the emulator, of which one in a hundred was given on up to {late:.0} us {more}late"
         )?;
     }
     writeln!(text, ".\n")?;
@@ -249,19 +263,24 @@ fn table(
         "| program | complete | wall s | Mbit/s | others s | × bound | wire | receivers' | CPU s sender / receivers | CPU s a GB, sender / each receiver | CPU ours / all | lost by the lab | |\n\
          | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |"
     )?;
-    let mut names: Vec<&str> = Vec::new();
-    for record in &here {
-        if !names.contains(&record.program.as_str()) {
-            names.push(&record.program);
-        }
-    }
-    for name in names {
+    for name in programs(&here) {
         let runs: Vec<&Record> =
             here.iter().copied().filter(|record| record.program == name).collect();
         row(text, name, cell.receivers * runs.len(), &runs)?;
     }
     writeln!(text)?;
     if cell.feed.is_some() { latencies(text, &here) } else { Ok(()) }
+}
+
+/// Whose runs these are, each once, in their order.
+fn programs<'a>(runs: &[&'a Record]) -> Vec<&'a str> {
+    let mut names: Vec<&str> = Vec::new();
+    for record in runs {
+        if !names.contains(&record.program.as_str()) {
+            names.push(&record.program);
+        }
+    }
+    names
 }
 
 /// What tells a cell from the others.
@@ -287,7 +306,12 @@ fn row(text: &mut String, name: &str, wanted: usize, runs: &[&Record]) -> std::f
     let limits = limits(runs);
     let lost: u64 = runs.iter().map(|record| record.lost_own).sum();
     let mut troubles: Vec<String> = Vec::new();
-    for trouble in runs.iter().map(|record| record.trouble.replace('|', "/")) {
+    // A table's row is one line.
+    let told = |record: &&Record| {
+        let words: Vec<&str> = record.trouble.split_whitespace().collect();
+        words.join(" ").replace('|', "/")
+    };
+    for trouble in runs.iter().map(told) {
         if !trouble.is_empty() && !troubles.contains(&trouble) {
             troubles.push(trouble);
         }
@@ -366,29 +390,30 @@ fn latencies(text: &mut String, here: &[&Record]) -> std::fmt::Result {
         "| program | products | Σ size / Σ latency, Mbit/s | ideal | Σ latency × ideal | worst receiver × | buffer | transmission | arrival, repair | turn, check | clocks µs |\n\
          | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |"
     )?;
-    let mut names: Vec<&str> = here.iter().map(|record| record.program.as_str()).collect();
-    names.sort_unstable();
-    names.dedup();
-    for name in names {
+    for name in programs(here) {
         let runs: Vec<&Record> =
             here.iter().copied().filter(|record| record.program == name).collect();
         let spread = |figure: &str, digits: usize| spread(&runs, figure, digits);
-        let middle = |figure: &str| {
-            median(runs.iter().filter_map(|record| record.figure(figure))).map_or(0.0, |m| m[0])
+        let middle =
+            |figure: &str| Some(median(runs.iter().filter_map(|run| run.figure(figure)))?[0]);
+        let shown = |value: Option<f64>, digits: usize, unit: &str| {
+            value.map_or("-".to_owned(), |value| format!("{value:.digits$}{unit}"))
         };
         let parts = ["buffer_s", "transmission_s", "arrival_s", "delivery_s"].map(middle);
-        let whole = parts.iter().sum::<f64>().max(1e-9);
-        let [buffer, transmission, arrival, delivery] = parts.map(|part| 100.0 * part / whole);
+        let whole = parts.iter().flatten().sum::<f64>().max(1e-9);
+        let parts = parts.map(|part| shown(part.map(|part| 100.0 * part / whole), 1, " %"));
+        let clock = middle("clock_error_us")
+            .map(|error| format!("{} ± {error:.0}", shown(middle("clock_us"), 0, "")));
         writeln!(
             text,
-            "| {name} | {:.0} | {} | {:.1} | {} | {} | {buffer:.1} % | {transmission:.1} % | {arrival:.1} % | {delivery:.1} % | {:.0} ± {:.0} |",
-            middle("products"),
+            "| {name} | {} | {} | {} | {} | {} | {} | {} |",
+            shown(middle("products"), 0, ""),
             spread("throughput_mbit", 1),
-            middle("ideal_mbit"),
+            shown(middle("ideal_mbit"), 1, ""),
             spread("latency_over_ideal", 3),
             spread("worst_over_ideal", 3),
-            middle("clock_us"),
-            middle("clock_error_us"),
+            parts.join(" | "),
+            clock.unwrap_or_else(|| "-".to_owned()),
         )?;
     }
     writeln!(text)
@@ -416,10 +441,7 @@ fn in_words(name: &str) -> String {
 }
 
 fn drawing(plot: &Plot, records: &[Record]) -> Drawing {
-    let fits = |record: &&Record| {
-        plot.only.iter().all(|(name, value)| record.cell.field(name).as_ref() == Some(value))
-    };
-    let records: Vec<&Record> = records.iter().filter(fits).collect();
+    let records: Vec<&Record> = records.iter().filter(|record| plot.shows(&record.cell)).collect();
     let (mut columns, mut names): (Vec<String>, Vec<String>) = Default::default();
     for record in &records {
         let column = shown(&record.cell, &plot.x);
@@ -448,8 +470,9 @@ fn drawing(plot: &Plot, records: &[Record]) -> Drawing {
     let (x, y) = (in_words(&plot.x), in_words(&plot.y));
     let title = plot.title.clone().unwrap_or_else(|| {
         let what = y.rsplit_once(", ").map_or(y.as_str(), |(what, _)| what);
-        let told = |(name, value): (&String, &Value)| {
-            format!("{} {}", in_words(name), value_shown(name, value))
+        let told = |(name, value): (&String, &Value)| match name.as_str() {
+            "size" => format!("file of {}", value_shown(name, value)),
+            _ => format!("{} {}", in_words(name), value_shown(name, value)),
         };
         let only: Vec<String> = plot.only.iter().map(told).collect();
         let only = if only.is_empty() { String::new() } else { format!("; {}", only.join(", ")) };
@@ -506,6 +529,30 @@ mod tests {
     }
 
     #[test]
+    fn what_no_run_came_to_is_no_zero() {
+        let failed = Record { lab_failed: true, program: "b".to_owned(), ..Record::default() };
+        let latencies_of = Latencies { products: Some(7), ..Latencies::default() };
+        let untimed =
+            Record { latencies: latencies_of, program: "a".to_owned(), ..Record::default() };
+        let mut text = String::new();
+        latencies(&mut text, &[&failed, &untimed]).unwrap();
+        let rows: Vec<&str> = text.lines().skip(2).collect();
+        // In the order of the runs.
+        assert_eq!(rows[0], format!("| b |{}", " - |".repeat(10)));
+        assert_eq!(rows[1], format!("| a | 7 |{}", " - |".repeat(9)));
+    }
+
+    #[test]
+    fn what_went_wrong_stays_in_its_row() {
+        let trouble = "the lab failed: tc: Error: a\n   | b\n".to_owned();
+        let run = Record { trouble, lab_failed: true, ..Record::default() };
+        let mut text = String::new();
+        row(&mut text, "uftp", 1, &[&run]).unwrap();
+        assert!(text.ends_with("| the lab failed: tc: Error: a / b |\n"), "{text}");
+        assert_eq!(text.lines().count(), 1);
+    }
+
+    #[test]
     fn what_the_lab_lost_is_a_share_of_what_should_have_come() {
         let run = |rx_packets, lost_own| Record { rx_packets, lost_own, ..Record::default() };
         let known = [run(Some(985), 15), run(Some(9000), 0)];
@@ -549,6 +596,8 @@ mod tests {
         assert_eq!(bound.lines, [("downpour".to_owned(), vec![Some([25.0; 3])])]);
         let products = drawing(&plot("throughput_mbit"), &[run]);
         assert_eq!(products.lines[1], ("ideal FIFO".to_owned(), vec![Some([25.0; 3])]));
+        let sizes = Plot { x: "size".to_owned(), only: Default::default(), ..plot("wall_s") };
+        assert_eq!(drawing(&sizes, &[]).title, "wall time against size of the file");
     }
 
     #[test]

@@ -20,7 +20,7 @@ const FRAME_BYTES: usize = 9216;
 /// Longest sleep, so that orders are seen.
 const SLEEP_MAX: Nanos = 20_000_000;
 /// Lateness is counted in steps of 1 us up to here, then as this.
-const LATE_STEPS: usize = 20_000;
+pub(crate) const LATE_STEPS: usize = 20_000;
 
 /// EIO.
 const DEVICE_IS_DOWN: i32 = 5;
@@ -47,6 +47,7 @@ struct Emulator {
     free: Vec<usize>,
     account: Account,
     lateness: Vec<u64>,
+    late_sum_us: f64,
 }
 
 /// Serves until standard input closes.
@@ -89,6 +90,7 @@ impl Emulator {
             free: Vec::new(),
             account: Account::default(),
             lateness: vec![0; LATE_STEPS + 1],
+            late_sum_us: 0.0,
         }
     }
 
@@ -177,6 +179,7 @@ impl Emulator {
                 Err(_) => self.account.own_drops += 1,
             }
             self.free.push(slot);
+            self.late_sum_us += late as f64 / 1e3;
             self.lateness[(late as usize / 1000).min(LATE_STEPS)] += 1;
             self.account.late_max_us = self.account.late_max_us.max(late as f64 / 1e3);
         }
@@ -184,8 +187,7 @@ impl Emulator {
 
     fn account(mut self) -> Account {
         let total: u64 = self.lateness.iter().sum();
-        let weighed = self.lateness.iter().zip(0..).map(|(count, us): (&u64, u64)| count * us);
-        self.account.late_mean_us = weighed.sum::<u64>() as f64 / total.max(1) as f64;
+        self.account.late_mean_us = self.late_sum_us / total.max(1) as f64;
         let mut rest = total / 100;
         let latest = self.lateness.iter().enumerate().rev().find(|(_, count)| {
             let found = rest < **count;

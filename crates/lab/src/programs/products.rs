@@ -251,8 +251,9 @@ fn measure(stage: &Stage<'_>, sent: &Path, ordered: bool) -> io::Result<Latencie
         transmission_s: Some(sums[1]),
         arrival_s: Some(sums[2]),
         delivery_s: Some(sums[3]),
-        clock_us: Some(clock.0 / 1e3),
-        clock_error_us: Some(clock.1 / 1e3),
+        // No measurement is exact: without an error there was none.
+        clock_us: (clock.1 > 0.0).then_some(clock.0 / 1e3),
+        clock_error_us: (clock.1 > 0.0).then_some(clock.1 / 1e3),
     })
 }
 
