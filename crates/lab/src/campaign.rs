@@ -251,10 +251,7 @@ fn run_one(
     let after = after?;
     let lost_socket = network.receivers.iter().map(Host::buffer_errors).sum::<io::Result<u64>>()?;
     let Losses { asked, queue, own, unsent, emulator } = network.losses()?;
-    let odd = experiment.odd_receivers(cell);
-    let others = outcome.delivered_s.iter().enumerate().filter(|(i, _)| !odd.contains(i));
-    let others: Option<Vec<f64>> = others.map(|(_, at)| *at).collect();
-    let others_s = others.and_then(|all| all.into_iter().reduce(f64::max));
+    let others_s = last_of_others(&experiment.odd_receivers(cell), &outcome.delivered_s);
     let wire = |bytes: u64| bytes as f64 / (size as f64 * outcome.share);
     let given = after.iter().zip(&before).map(|(now, then)| now.tx_bytes - then.tx_bytes);
     let given: Vec<u64> =
@@ -273,7 +270,7 @@ fn run_one(
         complete,
         wall_s,
         delivered_s,
-        others_s: others_s.filter(|_| !odd.is_empty()),
+        others_s,
         bound_s,
         wall_over_bound: wall_s.zip(bound_s).map(|(wall, bound)| wall / bound),
         goodput_mbit: figures.late_mbit.or(wall_s.map(|wall| size as f64 * 8.0 / wall / 1e6)),
@@ -294,6 +291,13 @@ fn run_one(
         remark,
         latencies,
     })
+}
+
+/// The last delivery at a receiver like most, where some are odd.
+fn last_of_others(odd: &[usize], delivered_s: &[Option<f64>]) -> Option<f64> {
+    let others = delivered_s.iter().enumerate().filter(|(i, _)| !odd.contains(i));
+    let others: Vec<f64> = others.map(|(_, at)| *at).collect::<Option<_>>()?;
+    others.into_iter().reduce(f64::max).filter(|_| !odd.is_empty())
 }
 
 fn bytes(products: &[Product]) -> u64 {
@@ -352,7 +356,7 @@ fn line(record: &Record) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{Call, RUNS, SURROUNDINGS, check, failures, join, untrue};
+    use super::{Call, RUNS, SURROUNDINGS, check, failures, join, last_of_others, untrue};
     use crate::experiment::{Cell, Experiment};
     use crate::page::Surroundings;
     use crate::record::Record;
@@ -440,6 +444,14 @@ mod tests {
         failures(&[run(false)], Path::new("out")).unwrap();
         let told = failures(&[run(false), run(true)], Path::new("out")).unwrap_err().to_string();
         assert_eq!(told, "the lab failed in 1 of 2 runs: out/README.md says why");
+    }
+
+    #[test]
+    fn others_are_there_only_where_some_are_odd() {
+        let delivered_s = [Some(1.0), Some(9.0), Some(2.0)];
+        assert_eq!(last_of_others(&[1], &delivered_s), Some(2.0));
+        assert_eq!(last_of_others(&[], &delivered_s), None);
+        assert_eq!(last_of_others(&[1], &[Some(1.0), Some(9.0), None]), None);
     }
 
     #[test]
