@@ -231,11 +231,7 @@ fn run_one(
     let products = feed::products(cell)?;
     let size = products.as_deref().map_or(cell.bytes(), bytes);
     let bound_s = experiment.bound_s(cell);
-    // Without a rate the machine is the limit; a minute per GiB and receiver is far beyond it.
-    let fair = bound_s.unwrap_or(cell.bytes() as f64 / 2e7 * cell.receivers as f64);
-    let fair = products.as_deref().map_or(fair, |products| feed_s(products, cell));
-    let limit = Duration::try_from_secs_f64(fair * experiment.limit).unwrap_or(Duration::MAX);
-    let limit = limit.saturating_add(Experiment::GRACE);
+    let limit = limit(experiment, cell, products.as_deref());
     let before = passed(&network)?;
     let mut stage = Stage::new(footprint, &network, cell, payload, limit)?;
     stage.changes = experiment.changes(cell);
@@ -291,6 +287,16 @@ fn run_one(
         remark,
         latencies,
     })
+}
+
+/// After how long a run is stopped.
+fn limit(experiment: &Experiment, cell: &Cell, products: Option<&[Product]>) -> Duration {
+    // Without a rate the machine is the limit; a minute per GiB and receiver is far beyond it.
+    let machine = || cell.bytes() as f64 / 2e7 * cell.receivers as f64;
+    let file = || experiment.bound_s(cell).unwrap_or_else(machine);
+    let fair = products.map_or_else(file, |products| feed_s(products, cell));
+    let limit = Duration::try_from_secs_f64(fair * experiment.limit).unwrap_or(Duration::MAX);
+    limit.saturating_add(Experiment::GRACE)
 }
 
 /// The last delivery at a receiver like most, where some are odd.
