@@ -169,9 +169,10 @@ fn read(file: &Path) -> Result<Option<String>, DefaultsError> {
     // A pipe that nobody writes to would hold up the start.
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let opened = match rustix::fs::open(file, flags, Mode::empty()) {
-        Err(Errno::NOENT | Errno::NOTDIR) if !file.ancestors().any(leads_nowhere) => {
-            return Ok(None);
+        Err(Errno::NOENT | Errno::NOTDIR) if file.ancestors().any(leads_nowhere) => {
+            Err(io::Error::other("it is, or lies below, a link that leads nowhere"))
         }
+        Err(Errno::NOENT | Errno::NOTDIR) => return Ok(None),
         opened => opened.map_err(io::Error::from),
     };
     let read = opened.map(fs::File::from).and_then(|opened| {
