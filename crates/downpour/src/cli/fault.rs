@@ -80,6 +80,7 @@ impl std::error::Error for Fault {}
 mod tests {
     use super::{Exit, Fault};
     use downpour_transport::identity::Identity;
+    use std::os::unix::fs::PermissionsExt as _;
 
     #[test]
     fn a_fault_is_two_plain_lines() {
@@ -92,7 +93,9 @@ mod tests {
     #[test]
     fn who_has_a_key_is_not_told_to_take_another() {
         let folder = tempfile::tempdir().unwrap();
-        std::fs::write(folder.path().join("node.key"), "x").unwrap();
+        let key = folder.path().join("node.key");
+        std::fs::write(&key, "x").unwrap();
+        std::fs::set_permissions(&key, std::fs::Permissions::from_mode(0o600)).unwrap();
         let fault = Fault::key(&Identity::load_or_create(folder.path()).err().unwrap());
         assert!(fault.todo.starts_with("restore it") && !fault.todo.contains("set $"), "{fault}");
     }

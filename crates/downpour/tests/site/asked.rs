@@ -4,7 +4,7 @@ use super::harness::{SiteProcess, folder, until};
 use downpour::dispatch::{Done, Submitted, WhyList};
 use downpour_catalog::{
     Applied, BeforeMigration, Catalog, Change, Digest, ErrorClass, Move, NewFile, Next,
-    OtherContent, Reason, Replica, ReplicaState, Same, State, Time, TransferId,
+    OtherContent, Reason, Replica, ReplicaState, Same, State, Time, Transfer, TransferId,
 };
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -100,7 +100,9 @@ fn of_very_many_files_none_is_left_out() {
         let (own, path) = (catalog.site("a").expect("a site"), path.to_str().expect("text"));
         let (path, state) = (path.to_owned(), ReplicaState::Present);
         let here = Change::Replica(Replica { file, site: own, path, state });
-        catalog.apply(Time(1), &[here]).expect("room");
+        let (id, submitted) = (TransferId(TRANSFER), Time(1));
+        let transfer = Change::Transfer(Transfer { id, from: own, to: own, submitted });
+        catalog.apply(Time(1), &[here, transfer]).expect("room");
         step(&catalog, grown, &Next::Settled { size: 1 });
         take_in(&catalog, (GONE, "many"), MANY, Some(TransferId(TRANSFER)));
         let apart = take_in(&catalog, (GONE, "apart"), APART, Some(TransferId(TRANSFER)));
