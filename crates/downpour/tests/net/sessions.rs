@@ -379,7 +379,7 @@ fn who_has_begun_and_loses_its_sender_for_good_reports_what_has_come() {
     assert!(ended.err.contains("the sender is lost"), "{}", ended.err);
     let report = session.scratch.report("r0");
     let ReceiverState::Failed { why } = &report.receivers[0].state else { panic!("{report:?}") };
-    assert!(why.contains("did not answer within 1s"), "{why}");
+    assert!(why.contains("did not answer within 1.00 s"), "{why}");
     assert!(report.receivers[0].stream_bytes > 0, "{report:?}");
     assert_eq!(trace_lines(&trace).last().unwrap()["type"], "end");
 }
