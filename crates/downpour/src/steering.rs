@@ -19,6 +19,8 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 use utoipa::ToSchema;
 
+/// In the state folder.
+pub(crate) const FOLDER: &str = "links";
 /// Bytes of the history before it is set aside.
 const HISTORY_BYTES_MAX: u64 = 4 << 20;
 /// Longest name of a link as part of a file's name.
@@ -72,7 +74,7 @@ pub struct LinkBook {
 impl Book {
     /// In this state folder.
     pub fn open(state: &Path) -> Arc<Self> {
-        Arc::new(Self { folder: state.join("links"), helm: Arc::default() })
+        Arc::new(Self { folder: state.join(FOLDER), helm: Arc::default() })
     }
 
     /// What was decided, the oldest first; on one link, or on all.

@@ -366,11 +366,12 @@ impl Held {
 
 #[cfg(test)]
 mod tests {
+    use super::super::fixture::{apply, file, new_file, queued, step};
     use super::{Book, Held, until};
     use crate::site::{Clock, Daemon, Site};
     use downpour_catalog::{
-        Change, Digest, ErrorClass, Fence, File, FileId, Move, NewFile, Next, OtherContent, Reader,
-        Replica, ReplicaState, Same, State, Work,
+        Change, ErrorClass, Fence, File, NewFile, Next, OtherContent, Replica, ReplicaState, Same,
+        State, Work,
     };
     use downpour_proto::Rng;
     use std::path::Path;
@@ -387,44 +388,14 @@ mod tests {
         (daemon, book)
     }
 
-    async fn apply(site: &Site, change: Change) -> FileId {
-        let answers = site.catalog.submit(site.clock.now(), vec![change]).done().await;
-        answers.unwrap().remove(0).unwrap().file
-    }
-
-    async fn step(site: &Arc<Site>, id: FileId, next: Next) {
-        let (file, at) = (id, file(site, id).await.revision);
-        apply(site, Change::Move(Move { file, at, fence: None, next })).await;
-    }
-
-    async fn file(site: &Arc<Site>, id: FileId) -> File {
-        site.read(move |reader| Ok(reader.file(id)?.unwrap())).await.unwrap()
-    }
-
     /// Files with these names, claimed.
     async fn claimed(site: &Arc<Site>, names: &[&str]) -> Vec<Held> {
-        let catalog = site.catalog.clone();
-        let known = move |_: &mut Reader| Ok((catalog.site("a")?, catalog.rule("r")?));
-        let (own, rule) = site.read(known).await.unwrap();
+        let mut of = None;
         for name in names {
-            let file = NewFile {
-                site: own,
-                name: (*name).to_owned(),
-                size: 1,
-                stamp: 1,
-                rule,
-                rank: 1,
-                transfer: None,
-                other_content: OtherContent::Refuse,
-                same: Same::Any,
-            };
-            let file = apply(site, Change::TakeIn(file)).await;
-            let digest = Digest::blake3(*blake3::hash(name.as_bytes()).as_bytes());
-            for next in [Next::Settled { size: 1 }, Next::Hashed(vec![digest]), Next::Queued] {
-                step(site, file, next).await;
-            }
+            let (_, _, rule) = queued(site, "r", name).await;
+            of = Some(rule);
         }
-        claim(site, Work::QueuedOf(rule)).await
+        claim(site, Work::QueuedOf(of.unwrap())).await
     }
 
     async fn claim(site: &Arc<Site>, work: Work) -> Vec<Held> {
@@ -489,19 +460,8 @@ mod tests {
         // The place of `g` is as it was: a file of that name lies in another folder.
         for (held, path) in held.iter().zip(["/data/f", "/more/g"]) {
             let File { site, ref name, rule, .. } = held.file;
-            let (name, other_content) = (name.clone(), OtherContent::NewVersion);
-            let (transfer, same) = (None, Same::OfRule);
-            let new = NewFile {
-                site,
-                name,
-                size: 1,
-                stamp: 2,
-                rule,
-                rank: 1,
-                transfer,
-                other_content,
-                same,
-            };
+            let (other_content, same) = (OtherContent::NewVersion, Same::OfRule);
+            let new = NewFile { stamp: 2, other_content, same, ..new_file(site, rule, name) };
             let file = apply(&daemon.site, Change::TakeIn(new)).await;
             let (path, state) = (path.to_owned(), ReplicaState::Present);
             apply(&daemon.site, Change::Replica(Replica { file, site, path, state })).await;

@@ -89,12 +89,12 @@ async fn back(
 #[cfg(test)]
 mod tests {
     use super::super::book::until;
+    use super::super::fixture::{self, apply, file, step};
     use super::super::work::work;
     use super::super::{Dispatch, lock};
     use crate::site::{Clock, Daemon, Site, Stop, Wish};
     use downpour_catalog::{
-        Change, Digest, ErrorClass, File, FileId, Move, NewFile, Next, OtherContent, Replica,
-        ReplicaState, RuleId, Same, State, Work,
+        Change, ErrorClass, FileId, Move, Next, Replica, ReplicaState, RuleId, State, Work,
     };
     use std::path::Path;
     use std::sync::Arc;
@@ -117,43 +117,11 @@ mod tests {
         (daemon.site, dispatch)
     }
 
-    async fn apply(site: &Site, change: Change) -> FileId {
-        let answers = site.catalog.submit(site.clock.now(), vec![change]).done().await;
-        answers.unwrap().remove(0).unwrap().file
-    }
-
-    async fn step(site: &Arc<Site>, id: FileId, next: Next) {
-        let (file, at) = (id, file(site, id).await.revision);
-        apply(site, Change::Move(Move { file, at, fence: None, next })).await;
-    }
-
-    async fn file(site: &Arc<Site>, id: FileId) -> File {
-        site.read(move |reader| Ok(reader.file(id)?.unwrap())).await.unwrap()
-    }
-
     /// A file for the other site, in the queue.
     async fn queued(site: &Arc<Site>, name: &str) -> (FileId, RuleId) {
-        let catalog = site.catalog.clone();
-        let known = move |_: &mut _| Ok((catalog.site("a")?, catalog.rule("to:b")?));
-        let (own, rule) = site.read(known).await.unwrap();
-        let new = NewFile {
-            site: own,
-            name: name.to_owned(),
-            size: 1,
-            stamp: 1,
-            rule,
-            rank: 1,
-            transfer: None,
-            other_content: OtherContent::Refuse,
-            same: Same::Any,
-        };
-        let file = apply(site, Change::TakeIn(new)).await;
+        let (file, own, rule) = fixture::queued(site, "to:b", name).await;
         let (path, state) = (format!("/nowhere/{name}"), ReplicaState::Present);
         apply(site, Change::Replica(Replica { file, site: own, path, state })).await;
-        let digest = Digest::blake3(*blake3::hash(name.as_bytes()).as_bytes());
-        for next in [Next::Settled { size: 1 }, Next::Hashed(vec![digest]), Next::Queued] {
-            step(site, file, next).await;
-        }
         (file, rule)
     }
 

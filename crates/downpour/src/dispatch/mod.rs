@@ -36,6 +36,8 @@ mod bytes;
 mod claims;
 mod contents;
 mod fetch;
+#[cfg(test)]
+mod fixture;
 mod hasher;
 mod here;
 mod hooks;
@@ -66,6 +68,7 @@ mod why;
 mod work;
 
 pub(crate) use arriving::set_aside;
+pub(crate) use fetch::FOLDER as FETCHES;
 pub use fetch::{FetchReport, FetchSource, FetchWish};
 pub use hooks::KILL_POINTS;
 pub use link::{LinkReport, Wanted as LinkWanted};

@@ -521,12 +521,13 @@ fn queued(route: Option<&Route>, links: &Links, ahead: i64, now: Time) -> (Optio
 mod tests {
     use super::{LinkNow, Links, Place, Recorded, WhyList, list, say, trouble};
     use crate::dispatch::book::Held;
+    use crate::dispatch::fixture::new_file;
     use crate::dispatch::link::{Link, Wanted, seed};
     use crate::dispatch::{Dispatch, lock};
     use crate::site::{Clock, Daemon, Site};
     use downpour_catalog::{
-        Change, Digest, ErrorClass, File, FileId, Move, NewFile, Next, OtherContent, Query, Reason,
-        Receipt, Replica, ReplicaState, Revision, Same, State, Time,
+        Change, Digest, ErrorClass, File, FileId, Move, Next, Query, Reason, Receipt, Replica,
+        ReplicaState, Revision, State, Time,
     };
     use std::collections::HashMap;
     use std::path::Path;
@@ -632,19 +633,7 @@ mod tests {
         let catalog = site.catalog.clone();
         let known = site.read(move |_| Ok((catalog.site("a")?, catalog.rule(rule)?)));
         let (own, rule) = known.await.unwrap();
-        let new = |name: &String| {
-            Change::TakeIn(NewFile {
-                site: own,
-                name: name.clone(),
-                size: 1,
-                stamp: 1,
-                rule,
-                rank: 1,
-                transfer: None,
-                other_content: OtherContent::Refuse,
-                same: Same::Any,
-            })
-        };
+        let new = |name: &String| Change::TakeIn(new_file(own, rule, name));
         let submit = async |changes| {
             let answers = site.catalog.submit(NOW, changes).done().await.unwrap();
             answers.into_iter().map(Result::unwrap).collect::<Vec<_>>()

@@ -8,14 +8,17 @@
 
 use super::config::Config;
 use super::section::Complaint;
+use crate::dispatch::FETCHES;
 use crate::mirror;
 use crate::object::DigestBook;
 use crate::reconcile::report;
 use crate::spool::After;
+use crate::steering;
 use std::path::{Component, Path, PathBuf};
 
 /// Folders in the state folder that the daemon keeps for itself.
-const FOLDERS: [&str; 5] = [DigestBook::FOLDER, mirror::FOLDER, report::FOLDER, "fetches", "links"];
+const FOLDERS: [&str; 5] =
+    [DigestBook::FOLDER, mirror::FOLDER, report::FOLDER, FETCHES, steering::FOLDER];
 
 /// Whether a path is the state folder, or leads into what the daemon keeps there: files, and folders of its own.
 pub(crate) fn is_own(state: &Path, path: &Path) -> bool {

@@ -15,7 +15,7 @@ use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 
 /// Below the state folder.
-const FOLDER: &str = "fetches";
+pub(crate) const FOLDER: &str = "fetches";
 
 /// A fetch that has not ended.
 #[derive(Debug, Serialize, Deserialize)]

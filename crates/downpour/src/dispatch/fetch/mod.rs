@@ -19,6 +19,7 @@ mod part;
 mod task;
 
 pub(super) use gather::WRITE_LEN;
+pub(crate) use journal::FOLDER;
 pub(super) use part::sweep;
 
 use super::incoming::Incoming;
