@@ -225,17 +225,18 @@ fn post(url: &str, note: &Note) -> Result<(), String> {
     let json = serde_json::to_vec(note).map_err(|error| error.to_string())?;
     let agent = ureq::Agent::new_with_config(config);
     let sent = agent.post(url).content_type("application/json").send(&json[..]);
-    let status = sent.map_err(|error| error.to_string())?.status();
+    // An error may name what was asked for.
+    let say = |error: ureq::Error| error.to_string().replace(url, &without_secret(url));
+    let status = sent.map_err(say)?.status();
     if status.is_success() { Ok(()) } else { Err(format!("it answers {status}")) }
 }
 
-/// What follows a question mark, or stands before an @, may be a secret.
+/// Scheme, host and port: whatever else there is may be a secret, as the path is with most services that have webhooks.
 fn without_secret(url: &str) -> String {
-    let url = url.split('?').next().unwrap_or_default();
-    match (url.split_once("://"), url.rsplit_once('@')) {
-        (Some((scheme, _)), Some((_, host))) => format!("{scheme}://{host}"),
-        _ => url.to_owned(),
-    }
+    let (scheme, rest) = url.split_once("://").unwrap_or(("https", url));
+    let named = rest.split(['/', '?', '#']).next().unwrap_or_default();
+    let host = named.rsplit('@').next().unwrap_or_default();
+    format!("{scheme}://{host}/…")
 }
 
 #[cfg(test)]
@@ -361,13 +362,13 @@ mod tests {
         let (port, http) = served(http);
         // Nobody listens where one has just stopped to.
         let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-        let webhook = Some(format!("http://127.0.0.1:{port}/no?key=secret"));
+        let webhook = Some(format!("http://127.0.0.1:{port}/no/secret?key=secret"));
         let told = Notify { mail: Some(mail(closed)), webhook }.tell(&note());
         http.join().unwrap();
         assert_eq!(told.len(), 2, "{told:?}");
         assert!(told[0].0.contains(&closed.to_string()) && told[1].0.contains("500"), "{told:?}");
         assert!(told.iter().all(|told| !told.0.contains("secret")), "{told:?}");
-        assert_eq!(without_secret("https://u:p@host/x?y"), "https://host/x");
+        assert_eq!(without_secret("https://u:p@host:8443/x?y"), "https://host:8443/…");
     }
 
     #[test]
