@@ -140,7 +140,7 @@ struct Stopping(Arc<SpoolService>, Stop);
 impl Drop for Stopping {
     fn drop(&mut self) {
         if self.1.wish() == Wish::Stop {
-            std::mem::take(&mut *lock(&self.0.stopped)).store(true, Ordering::Relaxed);
+            self.0.break_off();
         }
     }
 }
@@ -183,13 +183,13 @@ impl Worker {
     }
 
     /// Waits, a pause after the other, until no other thread is at work in this place: two would take each other's files. None when
-    /// this run is over before.
+    /// this run is to end before.
     fn enter<'a>(&'a self, place: &'a Path, pause: impl Fn(u32)) -> Option<AtWork<'a>> {
         let mut pauses = 0;
         while !lock(&self.service.at_work).insert(place.to_owned()) {
             pause(pauses);
             pauses += 1;
-            if self.is_over() {
+            if !self.goes_on() {
                 return None;
             }
             if pauses == TICKS_MAX {
@@ -371,6 +371,11 @@ impl SpoolService {
             && lock(&self.levels).insert(status.folder.clone(), level).unwrap_or_default() < level
     }
 
+    /// Copies break off, whatever run began them; those of a run to come do not.
+    fn break_off(&self) {
+        std::mem::take(&mut *lock(&self.stopped)).store(true, Ordering::Relaxed);
+    }
+
     /// Runs all spools once; ends when asked to, when one fails, or when the sections are no longer these.
     async fn work(self: &Arc<Self>, site: &Arc<Site>, stop: &Stop) -> Result<(), Fault> {
         let mut changes = site.config_changes();
@@ -414,6 +419,8 @@ impl SpoolService {
                         return failed;
                     }
                 }
+                // No copy is waited for; what has begun of a tick ends by itself.
+                () = stop.now(), if !stopped.load(Ordering::Relaxed) => self.break_off(),
                 changed = changes.changed() => {
                     if changed.is_ok() && stop.wish() == Wish::Run && sections(site) != now {
                         return Ok(());

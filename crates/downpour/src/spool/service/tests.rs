@@ -174,6 +174,11 @@ async fn what_is_asked_stands_until_the_last_run_has_left_if_that_is_soon() {
     let spool = move || worker.spool(0, of, &asked).unwrap();
     thread::scope(|threads| threads.spawn(spool).join()).unwrap();
     assert_eq!(trouble(), "");
+    // Somebody is at work there still, or again: to drain that is not waited for.
+    let place = Path::new("/data/in");
+    lock(&worker.service.at_work).insert(place.to_owned());
+    wish.send_replace(Wish::Drain);
+    assert!(worker.enter(place, |_| ()).is_none());
 }
 
 #[test]
@@ -366,6 +371,7 @@ async fn a_thread_that_hangs_holds_its_own_place_alone() {
     lock(&service.at_work).remove(&one);
     answer(2).await;
     wish.send_replace(Wish::Stop);
+    until(&|| stopped.load(Ordering::Relaxed)).await;
     second.abort();
     let _ = second.await;
     assert!(stopped.load(Ordering::Relaxed), "a copy breaks off");
