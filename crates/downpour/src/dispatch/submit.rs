@@ -130,11 +130,16 @@ struct Seen {
 
 /// Takes files in; they are hashed and queued by and by.
 pub(super) async fn submit(site: &Arc<Site>, wish: Submission) -> Result<Accepted, Fault> {
+    let before = match wish.transfer {
+        Some(id) => site.read(move |reader| reader.transfer(TransferId(id))).await?,
+        None => None,
+    };
     let site = site.clone();
-    blocking(move || take_in(&site, &wish)).await
+    blocking(move || take_in(&site, &wish, before)).await
 }
 
-fn take_in(site: &Site, wish: &Submission) -> Result<Accepted, Fault> {
+/// `before`: the transfer that has the number already.
+fn take_in(site: &Site, wish: &Submission, before: Option<Transfer>) -> Result<Accepted, Fault> {
     let (config, now) = (site.config(), site.clock.now());
     let mut accepted = Accepted { transfer: wish.transfer.unwrap_or(now.0), ..Accepted::default() };
     let into = wish.into.as_deref();
@@ -154,8 +159,18 @@ fn take_in(site: &Site, wish: &Submission) -> Result<Accepted, Fault> {
     let (from, to) = (catalog.site(&site.name)?, catalog.site(&wish.to)?);
     let rule = catalog.rule(&rule_name(&wish.to, into))?;
     let transfer = TransferId(accepted.transfer);
-    let record = Change::Transfer(Transfer { id: transfer, from, to, submitted: now });
-    catalog.submit(now, vec![record]).wait()?;
+    match before {
+        None => {
+            let record = Change::Transfer(Transfer { id: transfer, from, to, submitted: now });
+            catalog.submit(now, vec![record]).wait()?;
+        }
+        Some(before) if (before.from, before.to) == (from, to) => {}
+        Some(_) => {
+            let why = format!("it is not one to {}: choose another number, or none", wish.to);
+            accepted.refuse(format!("transfer {}", transfer.0), ErrorClass::SourceRefused, why);
+            return Ok(accepted);
+        }
+    }
     let (begun, mut done) = (Instant::now(), 0);
     while let Some(last) = seen.last() {
         let place = walk.place(last);
@@ -386,10 +401,12 @@ pub(super) fn stamp(meta: &std::fs::Metadata) -> i64 {
 #[cfg(test)]
 mod tests {
     use super::{Accepted, Seen, Submission, Walk, settle};
+    use crate::site::{Clock, Daemon};
     use downpour_catalog::{
         BeforeMigration, Catalog, CatalogUrl, Change, NewFile, OtherContent, Same, Time, TransferId,
     };
     use std::fs;
+    use std::time::Duration;
 
     #[test]
     fn a_file_that_is_found_by_two_paths_is_counted_once() {
@@ -414,6 +431,35 @@ mod tests {
         let mut accepted = Accepted { transfer: 5, ..Accepted::default() };
         settle(&catalog, now, own, seen.iter().zip(answers), &mut accepted).unwrap();
         assert_eq!((accepted.files, accepted.bytes, accepted.known), (1, 3, 1));
+    }
+
+    #[tokio::test]
+    async fn a_transfer_stays_from_where_and_to_where_it_goes() {
+        let folder = tempfile::tempdir().unwrap();
+        let (file, data) = (folder.path().join("site.toml"), folder.path().join("data"));
+        fs::create_dir(&data).unwrap();
+        fs::write(data.join("x"), "x").unwrap();
+        let text = format!(
+            "[site]\nname = 'a'\n[api]\nlisten = '127.0.0.1:0'\n[transfer]\nfolders = [{data:?}]"
+        );
+        fs::write(&file, text).unwrap();
+        let daemon = Daemon::start(&file, Clock::system()).await.unwrap();
+        daemon.end(Duration::ZERO).await;
+        let site = &daemon.site;
+        let submitted = async |to: &str, transfer| {
+            let paths = vec![data.to_str().unwrap().to_owned()];
+            let wish = Submission { paths, to: to.to_owned(), transfer, ..Submission::default() };
+            super::submit(site, wish).await.unwrap()
+        };
+        let known =
+            async |id| site.read(move |reader| reader.transfer(TransferId(id))).await.unwrap();
+        let first = submitted("b", None).await;
+        assert_eq!((first.files, first.refused_count), (1, 0));
+        let before = known(first.transfer).await;
+        assert_eq!(submitted("b", Some(first.transfer)).await.known, 1, "to add to it");
+        let other = submitted("c", Some(first.transfer)).await;
+        assert!(other.is_nothing() && other.refused_count == 1, "{other:?}");
+        assert!(before.is_some() && known(first.transfer).await == before);
     }
 
     #[test]
