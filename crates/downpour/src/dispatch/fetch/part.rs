@@ -92,13 +92,18 @@ impl Part {
 
     /// Removes a part, unless another fetch writes to it, and what was noted of it, also of one that has become the file.
     pub(super) fn discard(path: &Path) -> io::Result<()> {
+        Self::discard_unless(path, || false)
+    }
+
+    /// The same, unless it is wanted, when nobody can begin to write to it.
+    fn discard_unless(path: &Path, is_wanted: impl FnOnce() -> bool) -> io::Result<()> {
         // One that is gone is made again, for its lock: notes that are there may be another fetch's by now.
         let file = match options().create(true).open(path) {
             Ok(file) => file,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
             Err(error) => return Err(error),
         };
-        if lock(&file, path)? {
+        if lock(&file, path)? && !is_wanted() {
             remove(&owner_of(path))?;
             Journal::of(path).forget()?;
             fs::remove_file(path)?;
@@ -151,12 +156,7 @@ pub(in crate::dispatch) fn sweep(config: &Config) {
             return;
         }
     };
-    // One that nobody can read may be the one that a part is for.
-    let kept = Kept::all(&config.state()).into_iter();
-    let wanted: Option<BTreeSet<String>> = kept
-        .map(|kept| kept.ok().map(|kept| kept.report.blake3).filter(|digest| !digest.is_empty()))
-        .collect();
-    let Some(wanted) = wanted else {
+    let Some(wanted) = wanted(config) else {
         tracing::warn!("parts of fetches stay: not each fetch that has not ended is known");
         return;
     };
@@ -165,11 +165,20 @@ pub(in crate::dispatch) fn sweep(config: &Config) {
         if is_others(&path, &config.site.name) {
             continue;
         }
-        match Part::discard(&path) {
+        // Fetches begin meanwhile.
+        let is_wanted = || self::wanted(config).is_none_or(|wanted| wanted.contains(digest));
+        match Part::discard_unless(&path, is_wanted) {
             Ok(()) => tracing::info!(path = %path.display(), "no fetch goes on with it: removed"),
             Err(error) => tracing::warn!(path = %path.display(), %error, "a part stays"),
         }
     }
+}
+
+/// The contents of fetches that have not ended. None: one that nobody can read may be the one that a part is for.
+fn wanted(config: &Config) -> Option<BTreeSet<String>> {
+    let kept = Kept::all(&config.state()).into_iter();
+    kept.map(|kept| kept.ok().map(|kept| kept.report.blake3).filter(|digest| !digest.is_empty()))
+        .collect()
 }
 
 /// The contents of which there are parts, or notes of parts, below a receiving folder. No link is followed.
@@ -272,6 +281,9 @@ mod tests {
         drop(held);
         sweep(&config);
         left.retain(|name| !name.starts_with('2'));
+        assert_eq!(there(), left);
+        // A fetch began to want it in between.
+        Part::discard_unless(&part("1"), || true).unwrap();
         assert_eq!(there(), left);
         // Unless it has forgotten it.
         ["part", "owner"].iter().for_each(|end| leave(&part("8").with_extension(end)));
