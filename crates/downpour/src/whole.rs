@@ -55,13 +55,14 @@ pub(crate) fn write_by<T, E: From<io::Error>>(
     })
 }
 
-/// Writes a file of this program's own state: where nobody has put a link, and one writes at a time.
+/// Writes a file of this program's own state: where nobody has put a link, and one writes at a time. It outlives a power failure.
 pub(crate) fn put(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let part = path.with_extension("part");
     let mut file = File::create(&part)?;
     file.write_all(bytes)?;
     file.sync_all()?;
-    fs::rename(&part, path)
+    fs::rename(&part, path)?;
+    File::open(path.parent().unwrap_or(Path::new(".")))?.sync_all()
 }
 
 /// Removes a file that may have gone by itself.

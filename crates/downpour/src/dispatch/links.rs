@@ -3,15 +3,21 @@
 use super::link::{Link, LinkReport, Wanted, seed};
 use super::{Dispatch, SERVICE, lock, work};
 use crate::api::{Allow, Asked, Named, Problem, Routes};
-use crate::site::{Fault, Remote, Site};
+use crate::site::{Config, Fault, Remote, Site, blocking};
 use crate::steering::Steered;
+use crate::whole::put;
 use axum::extract::State;
 use axum::{Extension, Json};
 use downpour_catalog::ErrorClass;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::Arc;
+use std::{fs, io};
 use utoipa::{IntoParams, OpenApi, ToSchema};
 
+/// What operators want of links, kept over restarts.
+const LINKS_FILE: &str = "links.json";
 /// Decisions on links in one answer.
 const STEERED_DEFAULT: usize = 100;
 const STEERED_MAX: usize = 10_000;
@@ -82,7 +88,34 @@ async fn history(
     Ok(Json(Steering { site: site.name.clone(), decisions }))
 }
 
+fn links_file(config: &Config) -> PathBuf {
+    config.state().join(LINKS_FILE)
+}
+
+/// The links as operators left them. None are kept before the first was drained or banned.
+pub(super) fn links_as_left(config: &Config) -> io::Result<BTreeMap<String, Link>> {
+    let text = match fs::read(links_file(config)) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(BTreeMap::new()),
+        read => read?,
+    };
+    let left: BTreeMap<String, Wanted> = serde_json::from_slice(&text)?;
+    Ok(left.into_iter().map(|(name, wanted)| (name, Link::new(seed(), wanted))).collect())
+}
+
+/// Whether it is known what operators want of links: without that none is opened. If not, what cannot be read, and why.
+pub(crate) fn check_links(config: &Config) -> Result<(), (PathBuf, io::Error)> {
+    links_as_left(config).map(drop).map_err(|error| (links_file(config), error))
+}
+
 impl Dispatch {
+    /// Keeps what operators want of links; two at once one after the other.
+    fn keep_links(&self, config: &Config) -> io::Result<()> {
+        let _alone = lock(&self.keeps_links);
+        let wanted: BTreeMap<String, Wanted> =
+            lock(&self.links).iter().map(|(name, link)| (name.clone(), link.wanted)).collect();
+        put(&links_file(config), &serde_json::to_vec(&wanted)?)
+    }
+
     pub(super) fn link_reports(&self, site: &Site) -> Links {
         let standstill = site.supervisor().standstill(SERVICE);
         let mut links = lock(&self.links);
@@ -98,25 +131,29 @@ impl Dispatch {
     }
 }
 
-fn set_link(
-    site: &Site,
-    dispatch: &Dispatch,
-    name: &str,
+async fn set_link(
+    site: Arc<Site>,
+    dispatch: Arc<Dispatch>,
+    name: String,
     wanted: Wanted,
 ) -> Result<Json<Links>, Problem> {
-    if site.remote(name).is_none() {
+    if site.remote(&name).is_none() {
         return Err(Problem::not_found(format!("there is no [[remote]] `{name}`")));
     }
-    dispatch.link_reports(site);
-    if let Some(link) = lock(&dispatch.links).get_mut(name) {
-        work::change_link(site, name, link, |link| link.set(wanted));
+    dispatch.link_reports(&site);
+    if let Some(link) = lock(&dispatch.links).get_mut(&name) {
+        work::change_link(&site, &name, link, |link| link.set(wanted));
     }
-    work::keep_links(dispatch, &site.config()).map_err(|error| {
-        let what = format!("it would not outlive a restart: {error}");
-        Problem::from(Fault::new(ErrorClass::OutOfResources, what))
-    })?;
+    let (config, keeper) = (site.config(), dispatch.clone());
+    let kept = blocking(move || {
+        keeper.keep_links(&config).map_err(|error| {
+            let what = format!("it would not outlive a restart: {error}");
+            Fault::new(ErrorClass::OutOfResources, what)
+        })
+    });
+    kept.await?;
     dispatch.wake.notify_one();
-    Ok(Json(dispatch.link_reports(site)))
+    Ok(Json(dispatch.link_reports(&site)))
 }
 
 /// Use a link again
@@ -127,7 +164,7 @@ async fn open_link(
     Extension(dispatch): Extension<Arc<Dispatch>>,
     Named(name): Named<String>,
 ) -> Result<Json<Links>, Problem> {
-    set_link(&site, &dispatch, &name, Wanted::Open)
+    set_link(site, dispatch, name, Wanted::Open).await
 }
 
 /// Finish what is under way on a link, and begin nothing
@@ -138,7 +175,7 @@ async fn drain_link(
     Extension(dispatch): Extension<Arc<Dispatch>>,
     Named(name): Named<String>,
 ) -> Result<Json<Links>, Problem> {
-    set_link(&site, &dispatch, &name, Wanted::Drained)
+    set_link(site, dispatch, name, Wanted::Drained).await
 }
 
 /// Begin nothing on a link, and refuse what its site offers
@@ -149,5 +186,55 @@ async fn ban_link(
     Extension(dispatch): Extension<Arc<Dispatch>>,
     Named(name): Named<String>,
 ) -> Result<Json<Links>, Problem> {
-    set_link(&site, &dispatch, &name, Wanted::Banned)
+    set_link(site, dispatch, name, Wanted::Banned).await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{links_file, set_link};
+    use crate::dispatch::Dispatch;
+    use crate::dispatch::link::Wanted;
+    use crate::site::{Clock, Daemon};
+    use std::fs;
+    use std::sync::Arc;
+    use std::time::Duration;
+    use tokio::task::JoinSet;
+
+    #[tokio::test]
+    async fn what_operators_want_of_links_outlives_the_daemon_or_it_does_not_start() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("site.toml");
+        let names = ["b", "c", "d", "e"];
+        let mut text = "[site]\nname = 'a'\n[api]\nlisten = '127.0.0.1:0'\n".to_owned();
+        let start = || Daemon::start(&file, Clock::system());
+        fs::write(&file, &text).unwrap();
+        // The first start makes the node's key.
+        let daemon = start().await.unwrap();
+        for name in names {
+            let key = format!("{}{}", name.to_uppercase(), "A".repeat(42));
+            text += &format!("[[remote]]\nname = '{name}'\nkey = '{key}'\n");
+        }
+        fs::write(&file, text).unwrap();
+        assert!(daemon.reload().await);
+        daemon.end(Duration::ZERO).await;
+        let (site, config) = (daemon.site.clone(), daemon.site.config());
+        drop(daemon);
+        let dispatch = Arc::new(Dispatch::new(&site, &Arc::default()));
+        let mut banned = JoinSet::new();
+        for name in names {
+            banned.spawn(set_link(site.clone(), dispatch.clone(), name.to_owned(), Wanted::Banned));
+        }
+        while let Some(done) = banned.join_next().await {
+            assert!(done.unwrap().is_ok());
+        }
+        let after = Dispatch::new(&site, &Arc::default());
+        let links = after.link_reports(&site).links;
+        assert!(
+            links.len() == names.len() && links.iter().all(|link| link.wanted == Wanted::Banned)
+        );
+        fs::write(links_file(&config), "{").unwrap();
+        drop((site, dispatch, after));
+        let told = start().await.err().unwrap().to_string();
+        assert!(told.contains("links.json"), "{told}");
+    }
 }

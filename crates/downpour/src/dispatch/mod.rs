@@ -72,6 +72,7 @@ pub(crate) use fetch::FOLDER as FETCHES;
 pub use fetch::{FetchReport, FetchSource, FetchWish};
 pub use hooks::KILL_POINTS;
 pub use link::{LinkReport, Wanted as LinkWanted};
+pub(crate) use links::check_links;
 pub use links::{Links, Steering};
 pub use listen::check_tickets;
 pub use offer::{
@@ -109,6 +110,8 @@ const SERVICE: &str = "dispatch";
 pub struct Dispatch {
     /// Links by the other site's name.
     links: Mutex<BTreeMap<String, Link>>,
+    /// Who writes down what operators want of them.
+    keeps_links: Mutex<()>,
     /// Batches under way from here.
     outgoing: Mutex<HashMap<String, Arc<Progress>>>,
     /// Batches offered to here.
@@ -182,7 +185,9 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// This part of the site.
 pub fn part(site: &Arc<Site>) -> Part {
-    fetch::sweep(&site.config());
+    let config = site.config();
+    // A receiving folder may be on a file system that does not answer, which a daemon does not wait for.
+    std::thread::spawn(move || fetch::sweep(&config));
     let paths = Arc::new(paths::Paths::default());
     let dispatch = Arc::new(Dispatch::new(site, &paths));
     let routes = sites::routes()
@@ -200,7 +205,9 @@ pub fn part(site: &Arc<Site>) -> Part {
 impl Dispatch {
     fn new(site: &Arc<Site>, paths: &Arc<paths::Paths>) -> Self {
         Self {
-            links: Mutex::new(work::links_as_left(site)),
+            // The start has seen that they can be read.
+            links: Mutex::new(links::links_as_left(&site.config()).unwrap_or_default()),
+            keeps_links: Mutex::default(),
             outgoing: Mutex::default(),
             incoming: Mutex::default(),
             arrivals: Arrivals::new(),

@@ -15,13 +15,12 @@ use super::people::BatchReport;
 use super::policy::WAIT_MAX;
 use super::route::Route;
 use super::{Dispatch, Progress, lock};
-use crate::site::{Config, Fault, Remote, Site, SiteEvent, Stop, Wish};
+use crate::site::{Fault, Remote, Site, SiteEvent, Stop, Wish};
 use crate::spool::Rules;
 use downpour_catalog::{Claimed, ErrorClass, Holder, Reason, RuleId, State, Takers, Time, Work};
 use downpour_proto::Rng;
 use downpour_transport::control::SessionId;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -37,8 +36,6 @@ const ELSEWHERE: Duration = Duration::from_secs(2);
 const CLOCK_SLACK: Duration = Duration::from_secs(5);
 /// Between two looks for what waits longer than anything does.
 const LOOK_AHEAD_EVERY: Duration = Duration::from_secs(60);
-/// What operators want of links, kept over restarts.
-const LINKS_FILE: &str = "links.json";
 
 /// What the catalog and the configuration say now.
 pub(super) struct Now {
@@ -531,24 +528,6 @@ fn progress(site: &Site, remote: &Remote, route: &Route, ready: &[Held]) -> Prog
         arrived: 0.into(),
         failed: 0.into(),
     }
-}
-
-fn links_file(config: &Config) -> PathBuf {
-    config.state().join(LINKS_FILE)
-}
-
-/// The links as operators left them.
-pub(super) fn links_as_left(site: &Site) -> BTreeMap<String, Link> {
-    let Ok(text) = std::fs::read(links_file(&site.config())) else { return BTreeMap::new() };
-    let left: BTreeMap<String, Wanted> = serde_json::from_slice(&text).unwrap_or_default();
-    left.into_iter().map(|(name, wanted)| (name, Link::new(seed(), wanted))).collect()
-}
-
-/// Keeps what operators want of links.
-pub(super) fn keep_links(dispatch: &Dispatch, config: &Config) -> std::io::Result<()> {
-    let wanted: BTreeMap<String, Wanted> =
-        lock(&dispatch.links).iter().map(|(name, link)| (name.clone(), link.wanted)).collect();
-    crate::whole::put(&links_file(config), &serde_json::to_vec(&wanted).unwrap_or_default())
 }
 
 #[cfg(test)]

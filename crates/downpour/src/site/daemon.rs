@@ -369,6 +369,13 @@ fn open(config: Config, clock: Clock, held: Place) -> Result<Site, StartError> {
     })?;
     let tokens = Tokens::open(&state).map_err(|error| no_tokens(&error))?;
     let audit = Audit::open(&state).map_err(|error| no_audit(&state, &error))?;
+    crate::dispatch::check_links(&config).map_err(|(file, error)| {
+        let what = format!(
+            "it is not known which links are drained or banned: {}: {error}",
+            file.display()
+        );
+        cannot(what, "restore it; if that cannot be, remove it, start, and drain and ban anew")
+    })?;
     let site = Site {
         name: config.site.name.clone(),
         identity: Arc::new(identity),

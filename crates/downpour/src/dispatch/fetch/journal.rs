@@ -28,8 +28,7 @@ impl Kept {
     pub(super) fn write(&self, state: &Path) -> io::Result<()> {
         let file = file_of(state, self.report.id);
         fs::create_dir_all(state.join(FOLDER))?;
-        put(&file, &serde_json::to_vec(self)?)?;
-        File::open(state.join(FOLDER))?.sync_all()
+        put(&file, &serde_json::to_vec(self)?)
     }
 
     /// All that are kept; of one that cannot be read, why.
