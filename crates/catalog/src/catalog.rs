@@ -1,6 +1,6 @@
 //! A catalog that is open for writing.
 
-use crate::change::{Answer, Change, Claimed, Work};
+use crate::change::{Answer, Change, Claimed, WORD_BYTES_MAX, Work};
 use crate::error::{Error, OpenError};
 use crate::ledger::Ledger;
 use crate::migrate::{self, BeforeMigration};
@@ -129,6 +129,10 @@ impl Catalog {
     }
 
     fn word(&self, kind: WordKind, name: &str) -> Result<i64, Error> {
+        // What one database would not store would spoil the commit of all others.
+        if name.is_empty() || name.len() > WORD_BYTES_MAX || name.contains('\0') {
+            return Err(Error::BadWord);
+        }
         let unpack = |reply| if let Reply::Word(id) = reply { Some(id) } else { None };
         self.ask(Request::Word(kind, name.to_owned()), unpack).wait()
     }

@@ -23,8 +23,8 @@ pub const WHY_BYTES_MAX: usize = 2048;
 /// Longest node key, in bytes.
 pub const KEY_BYTES_MAX: usize = 64;
 
-/// Longest name of a session, in bytes.
-pub const SESSION_BYTES_MAX: usize = 255;
+/// Longest name of a site, a rule or a session, in bytes.
+pub const WORD_BYTES_MAX: usize = 255;
 
 /// What to do with other content under a name that the catalog has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,5 +1,6 @@
 //! What can go wrong with the catalog itself. What is wrong with a single change is a [`crate::Refused`].
 
+use crate::change::WORD_BYTES_MAX;
 use crate::sql::DbError;
 use std::path::PathBuf;
 
@@ -20,6 +21,9 @@ pub enum Error {
         "another process writes to this catalog as `{0}`: end one of the two daemons, of which one may be a copy of this site"
     )]
     NotAlone(String),
+    /// No site and no rule is called that; nor is it when it is asked again.
+    #[error("a site or a rule is called by 1 to {max} bytes without a zero", max = WORD_BYTES_MAX)]
+    BadWord,
     /// The database refused, in its own words.
     #[error("the database says: {0}")]
     Database(String),

@@ -12,7 +12,7 @@
 
 mod log;
 
-pub use downpour_catalog::{FILE_KEY_BYTES, FileKey};
+pub use downpour_catalog::{FILE_KEY_BYTES, FileKey, WORD_BYTES_MAX};
 pub use log::{Line, LogError, READ_LINE_MAX, RECEIPT_LOG, ReceiptLines, ReceiptLog, read_log};
 
 use crate::dispatch::source_class;
@@ -32,9 +32,6 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::OwnedFd;
 use std::path::{Component, Path};
-
-/// Longest name of a site, a rule or a session, in bytes.
-pub const WORD_BYTES_MAX: usize = 255;
 
 /// The purpose that the signature holds for.
 const DOMAIN: &str = "file-receipt-1";

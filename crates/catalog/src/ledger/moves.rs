@@ -3,7 +3,7 @@
 use super::records::is_text;
 use super::{Batch, Told, code};
 use crate::change::{
-    Answer, Applied, Claimed, Move, Next, PATH_BYTES_MAX, Refused, SESSION_BYTES_MAX,
+    Answer, Applied, Claimed, Move, Next, PATH_BYTES_MAX, Refused, WORD_BYTES_MAX,
 };
 use crate::class::{ErrorClass, Scope};
 use crate::life::{Reason, State};
@@ -231,7 +231,7 @@ impl Batch<'_> {
 
     /// Neither is the session by which a held file goes: its attempt will say so.
     pub(super) fn in_session(&mut self, file: FileId, fence: Fence, session: &str) -> Answer {
-        if !is_text(session, SESSION_BYTES_MAX) {
+        if !is_text(session, WORD_BYTES_MAX) {
             return Err(Refused::Malformed("a session's name is too long or holds a zero byte"));
         }
         let standing = self.files.get_mut(&file).ok_or(Refused::NoSuchFile(file))?;

@@ -3,7 +3,7 @@
 use crate::world::{LEASE_S, NOW, World, digest, receipt, waiting};
 use downpour_catalog::{
     Change, ErrorClass, Holder, Move, Next, Outcome, Reason, Receipt, Refused, Replica,
-    ReplicaState, Revision, SESSION_BYTES_MAX, Scope, State, TRANSITIONS, Takers, Time, Work,
+    ReplicaState, Revision, Scope, State, TRANSITIONS, Takers, Time, WORD_BYTES_MAX, Work,
 };
 
 pub(crate) fn a_file_goes_from_found_to_receipted(world: &World) {
@@ -349,6 +349,6 @@ pub(crate) fn an_attempt_names_its_session(world: &World) {
     let there = Next::Verified(daemon.site, "/x".to_owned());
     daemon.step_held(third, sent.revision, there).unwrap();
     assert_eq!(named(), [Some("one".to_owned()), None, Some("three".to_owned())]);
-    let long = "x".repeat(SESSION_BYTES_MAX + 1);
+    let long = "x".repeat(WORD_BYTES_MAX + 1);
     assert!(matches!(goes_by(third.fence, &long), Err(Refused::Malformed(_))));
 }

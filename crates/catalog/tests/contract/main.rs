@@ -47,6 +47,7 @@ stories![
     names::a_file_that_is_still_written_stays_one_file,
     names::adopting_moves_nothing_and_can_be_repeated,
     names::odd_names_come_back_as_they_were,
+    names::what_cannot_be_called_that_spoils_nothing,
     records::records_come_back_as_they_were,
     records::what_is_adopted_comes_with_its_receipt,
     records::a_transfer_knows_how_its_files_stand,

@@ -2,8 +2,8 @@
 
 use crate::world::{NOW, World, digest};
 use downpour_catalog::{
-    Change, Digest, DigestKind, NAME_BYTES_MAX, NewFile, Next, OtherContent, Refused, Same, State,
-    TransferId,
+    Change, Digest, DigestKind, Error, NAME_BYTES_MAX, NewFile, Next, OtherContent, Refused, Same,
+    State, TransferId, WORD_BYTES_MAX,
 };
 
 pub(crate) fn a_name_is_never_overwritten(world: &World) {
@@ -166,4 +166,16 @@ pub(crate) fn odd_names_come_back_as_they_were(world: &World) {
         let refused = daemon.change(NOW, Change::TakeIn(daemon.new_file(name)));
         assert!(matches!(refused, Err(Refused::Malformed(_))), "{name:?}: {refused:?}");
     }
+}
+
+pub(crate) fn what_cannot_be_called_that_spoils_nothing(world: &World) {
+    let daemon = world.daemon("a");
+    let longest = "x".repeat(WORD_BYTES_MAX);
+    let known = daemon.catalog.site(&longest).unwrap();
+    for name in ["", "a\0b", &format!("{longest}x")] {
+        assert_eq!(daemon.catalog.site(name), Err(Error::BadWord), "{name:?}");
+        assert_eq!(daemon.catalog.rule(name), Err(Error::BadWord), "{name:?}");
+    }
+    let sites = [(daemon.site, "here".to_owned()), (known, longest)];
+    assert_eq!(world.reader().sites().unwrap(), sites);
 }

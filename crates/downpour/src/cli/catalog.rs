@@ -483,6 +483,7 @@ pub(super) fn reading(at: &CatalogUrl, error: &Error) -> Fault {
         Error::Full(_) => "nothing in the catalog was changed",
         Error::Damaged(_) => "keep the file as it is and restore the last backup beside it",
         Error::NotAlone(_) => "give each daemon a name of its own",
+        Error::BadWord => "give another name",
         Error::Database(_) | Error::Closed => {
             "if it goes on, look into the server's log; nothing in the catalog was changed"
         }
