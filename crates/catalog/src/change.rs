@@ -25,6 +25,8 @@ pub const KEY_BYTES_MAX: usize = 64;
 
 /// Longest name of a site, a rule or a session, in bytes.
 pub const WORD_BYTES_MAX: usize = 255;
+/// Longest file, in bytes: the databases' integers hold the sum of a thousand such files.
+pub const FILE_BYTES_MAX: u64 = 1 << 53;
 
 /// What to do with other content under a name that the catalog has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

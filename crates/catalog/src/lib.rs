@@ -48,9 +48,9 @@ mod writer;
 
 pub use catalog::{Catalog, Pending};
 pub use change::{
-    AdoptedFile, Answer, Applied, Change, Claimed, Holder, KEY_BYTES_MAX, Move, NAME_BYTES_MAX,
-    NewFile, Next, Origin, OtherContent, PATH_BYTES_MAX, RECEIPT_BYTES_MAX, Refused, Same, Takers,
-    WHY_BYTES_MAX, WORD_BYTES_MAX, Work,
+    AdoptedFile, Answer, Applied, Change, Claimed, FILE_BYTES_MAX, Holder, KEY_BYTES_MAX, Move,
+    NAME_BYTES_MAX, NewFile, Next, Origin, OtherContent, PATH_BYTES_MAX, RECEIPT_BYTES_MAX,
+    Refused, Same, Takers, WHY_BYTES_MAX, WORD_BYTES_MAX, Work,
 };
 pub use class::{ErrorClass, Scope, TAXONOMY_VERSION};
 pub use code::UnknownName;

@@ -5,7 +5,7 @@
 //! content it is tells the digest where a file is adopted, else the stamp. A file that nobody has read yet has no content to keep:
 //! with another stamp it is the same file, still being written, unless it goes by somebody's transfer and another rule.
 
-use super::records::{check_receipt, is_text};
+use super::records::{check_receipt, check_size, is_text};
 use super::standing::{NewName, Standing};
 use super::{Batch, Known, Told, pick};
 use crate::change::{
@@ -304,5 +304,5 @@ fn check_name_and_size(name: &str, size: u64) -> Result<i64, Refused> {
     if !is_name(name) {
         return Err(Refused::Malformed("a name is empty, too long or holds a zero byte"));
     }
-    i64::try_from(size).map_err(|_| Refused::Malformed("no file is that long"))
+    check_size(size)
 }

@@ -1,6 +1,6 @@
 //! The life cycle in a batch: steps, leases, what waits and starts again.
 
-use super::records::is_text;
+use super::records::{check_size, is_text};
 use super::{Batch, Told, code};
 use crate::change::{
     Answer, Applied, Claimed, Move, Next, PATH_BYTES_MAX, Refused, WORD_BYTES_MAX,
@@ -47,9 +47,7 @@ impl Batch<'_> {
     /// What comes with a step must be complete and fit; asked before anything is noted.
     fn check_payload(&self, step: &Move) -> Result<(), Refused> {
         match &step.next {
-            Next::Settled { size } if i64::try_from(*size).is_err() => {
-                Err(Refused::Malformed("no file is that long"))
-            }
+            Next::Settled { size } => check_size(*size).map(|_| ()),
             Next::Hashed(digests) => {
                 if !digests.iter().any(|digest| digest.kind() == DigestKind::Blake3) {
                     return Err(Refused::Malformed("a hashed file needs its BLAKE3 digest"));

@@ -2,7 +2,8 @@
 
 use super::{Batch, Told, code};
 use crate::change::{
-    Answer, Applied, Change, KEY_BYTES_MAX, Next, PATH_BYTES_MAX, RECEIPT_BYTES_MAX, Refused,
+    Answer, Applied, Change, FILE_BYTES_MAX, KEY_BYTES_MAX, Next, PATH_BYTES_MAX,
+    RECEIPT_BYTES_MAX, Refused,
 };
 use crate::class::ErrorClass;
 use crate::record::{
@@ -183,6 +184,12 @@ pub(super) fn check_receipt(receipt: &Receipt) -> Result<(), Refused> {
         return Err(Refused::Malformed("a receipt or its node key is too long"));
     }
     Ok(())
+}
+
+/// A length that can be summed up with others.
+pub(super) fn check_size(size: u64) -> Result<i64, Refused> {
+    let size = i64::try_from(size).ok().filter(|_| size <= FILE_BYTES_MAX);
+    size.ok_or(Refused::Malformed("it is longer than any file may be, 8 PiB"))
 }
 
 /// Text that all three databases hold.

@@ -51,6 +51,7 @@ stories![
     records::records_come_back_as_they_were,
     records::what_is_adopted_comes_with_its_receipt,
     records::a_transfer_knows_how_its_files_stand,
+    records::lengths_can_be_summed_up,
     records::links_keep_their_newest,
     records::what_a_clock_that_was_ahead_wrote_of_links_goes,
     records::a_refused_change_spoils_no_other,

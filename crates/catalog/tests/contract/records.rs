@@ -3,8 +3,9 @@
 use crate::world::{Daemon, NOW, World, digest, receipt};
 use downpour_catalog::{
     AdoptedFile, Change, Decision, Delivery, DeliveryState, Digest, DigestKind, ErrorClass,
-    EventKind, FileId, LinkSeen, Next, RECEIPT_BYTES_MAX, Receipt, Refused, Replica, ReplicaState,
-    RuleId, Session, SessionId, State, Transfer, TransferId, WHY_BYTES_MAX,
+    EventKind, FILE_BYTES_MAX, FileId, LinkSeen, NewFile, Next, RECEIPT_BYTES_MAX, Receipt,
+    Refused, Replica, ReplicaState, RuleId, Session, SessionId, State, Transfer, TransferId,
+    WHY_BYTES_MAX,
 };
 use downpour_proto::StreamId;
 
@@ -271,4 +272,25 @@ pub(crate) fn a_transfer_knows_how_its_files_stand(world: &World) {
     assert_eq!(states, [(State::Queued, 1, 1000)]);
     assert_eq!(reader.open_transfers(10).unwrap(), [transfer(9), transfer(5)]);
     assert_eq!(reader.open_transfers(1).unwrap(), [transfer(9)]);
+}
+
+pub(crate) fn lengths_can_be_summed_up(world: &World) {
+    let daemon = world.daemon("a");
+    let new = |name: &str, size| {
+        let transfer = Some(TransferId(5));
+        daemon.change(NOW, Change::TakeIn(NewFile { size, transfer, ..daemon.new_file(name) }))
+    };
+    let (longest, size) = (FILE_BYTES_MAX, FILE_BYTES_MAX + 1);
+    let files = ["x", "y"].map(|name| new(name, longest).unwrap());
+    let adopted = Change::Adopt(AdoptedFile { size, ..daemon.adopted_file("z") });
+    let refused = [
+        new("z", size),
+        daemon.change(NOW, adopted),
+        daemon.step(files[0].file, files[0].revision, Next::Settled { size }),
+    ];
+    assert!(refused.iter().all(|r| matches!(r, Err(Refused::Malformed(_)))), "{refused:?}");
+    let states = world.reader().transfer_states(TransferId(5)).unwrap();
+    assert_eq!(states, [(State::Found, 2, 2 * longest)]);
+    let counts = world.reader().counts().unwrap();
+    assert_eq!((counts[0].files, counts[0].bytes), (2, 2 * longest as i64));
 }
