@@ -7,7 +7,7 @@
 use downpour_catalog::Time;
 use serde::{Deserialize, Serialize};
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, BufRead as _, BufReader, Write as _};
+use std::io::{self, BufRead as _, BufReader, Read as _, Take, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
@@ -220,15 +220,16 @@ impl Audit {
         Ok(None)
     }
 
-    /// Files with entries after number `after`, oldest first, opened so that none goes aside meanwhile.
-    fn files(&self, after: u64) -> io::Result<Vec<File>> {
-        let _still = self.end.lock().unwrap_or_else(PoisonError::into_inner);
+    /// Files with entries after number `after`, oldest first, opened so that none goes aside meanwhile. Of the last one what is
+    /// written: whoever reads while an entry is added may see half of it.
+    fn files(&self, after: u64) -> io::Result<Vec<Take<File>>> {
+        let end = self.end.lock().unwrap_or_else(PoisonError::into_inner);
         let folder = self.file.parent().unwrap_or(Path::new("."));
         let old = numbers_aside(folder)?.into_iter().filter(|last| *last > after);
-        let mut files =
-            old.map(|last| File::open(folder.join(aside(last)))).collect::<io::Result<Vec<_>>>()?;
+        let whole = |last| File::open(folder.join(aside(last))).map(|file| file.take(u64::MAX));
+        let mut files = old.map(whole).collect::<io::Result<Vec<_>>>()?;
         match File::open(&self.file) {
-            Ok(file) => files.push(file),
+            Ok(file) => files.push(file.take(end.bytes)),
             // The full one is aside, and there was no next one yet.
             Err(error) if error.kind() == io::ErrorKind::NotFound && !files.is_empty() => {}
             Err(error) => return Err(error),
@@ -283,6 +284,7 @@ mod tests {
     use super::{Audit, Deed, FILE, FILE_BYTES_MAX, TEXT_MAX, Wanted, aside, digest_of};
     use downpour_catalog::Time;
     use std::fs;
+    use std::io::Write as _;
 
     fn deed(what: &str) -> Deed {
         Deed {
@@ -369,6 +371,17 @@ mod tests {
         assert_eq!(fs::read_to_string(&path).unwrap().lines().count(), 2);
         let whole = audit.verify().unwrap();
         assert_eq!((whole.first, whole.last, whole.broken), (1, 4, None));
+    }
+
+    #[test]
+    fn an_entry_that_is_being_written_is_none_yet() {
+        let folder = tempfile::tempdir().unwrap();
+        let audit = Audit::open(folder.path()).unwrap();
+        audit.record(deed("one"), Time(1)).unwrap();
+        audit.end.lock().unwrap().file.write_all(b"{\"number\": 2, \"at").unwrap();
+        let whole = audit.verify().unwrap();
+        assert_eq!((whole.last, whole.broken), (1, None));
+        assert_eq!(audit.list(&after(0), 10).unwrap().len(), 1);
     }
 
     #[test]
