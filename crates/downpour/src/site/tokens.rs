@@ -192,11 +192,11 @@ impl Tokens {
             return Err(TokenError::AtOnce);
         }
         let _lock = self.lock()?;
-        let mut read = self.fresh()?;
-        if read.kept.iter().any(|kept| kept.name == name) {
+        let mut all = self.fresh()?.kept.clone();
+        if all.iter().any(|kept| kept.name == name) {
             return Err(TokenError::Taken(name.to_owned()));
         }
-        if read.kept.len() >= TOKENS_MAX {
+        if all.len() >= TOKENS_MAX {
             return Err(TokenError::TooMany);
         }
         let secret = Token::random().ok_or(TokenError::NoRandomness)?;
@@ -211,19 +211,18 @@ impl Tokens {
             digest: blake3::hash(token.as_bytes()).to_hex().to_string(),
         };
         let about = kept.shown(now);
-        let mut all = read.kept.clone();
         all.push(kept);
         all.sort_by(|a, b| a.name.cmp(&b.name));
-        self.write(&mut read, all)?;
+        self.write(&all)?;
         Ok(NewToken { token, about })
     }
 
     /// Ends one for good; not the last that lets somebody give others.
     pub fn revoke(&self, name: &str, now: Time) -> Result<(), TokenError> {
         let _lock = self.lock()?;
-        let mut read = self.fresh()?;
+        let all = self.fresh()?.kept.clone();
         let is_it = |kept: &Kept| kept.name == name;
-        let (gone, left): (Vec<_>, Vec<_>) = read.kept.iter().cloned().partition(is_it);
+        let (gone, left): (Vec<_>, Vec<_>) = all.into_iter().partition(is_it);
         let is_admin = |kept: &Kept| kept.role == Role::Admin && !kept.is_over(now);
         if gone.is_empty() {
             return Err(TokenError::Unknown(name.to_owned()));
@@ -231,7 +230,7 @@ impl Tokens {
         if gone.iter().any(is_admin) && !left.iter().any(is_admin) {
             return Err(TokenError::LastAdmin(name.to_owned()));
         }
-        self.write(&mut read, left)
+        self.write(&left)
     }
 
     /// Nobody else changes the file until this is dropped.
@@ -263,11 +262,13 @@ impl Tokens {
         Ok(read)
     }
 
-    fn write(&self, read: &mut Read, kept: Vec<Kept>) -> Result<(), TokenError> {
-        let text = serde_json::to_vec_pretty(&kept).map_err(io::Error::from);
+    /// Who judges meanwhile does not wait for the disk.
+    fn write(&self, kept: &[Kept]) -> Result<(), TokenError> {
+        let text = serde_json::to_vec_pretty(kept).map_err(io::Error::from);
         text.and_then(|text| replace(&self.file, &text, 0o600))
             .map_err(|error| TokenError::File(self.file.clone(), error))?;
         // The next look reads it, whoever wrote last.
+        let mut read = self.read.lock().unwrap_or_else(PoisonError::into_inner);
         (read.seen, read.was_there) = (None, true);
         Ok(())
     }
