@@ -1,7 +1,7 @@
 //! What two catalogs ask each other when they are compared, and how one of them answers.
 //!
 //! Sites, rules and files are named by what they are called everywhere; numbers of one catalog never travel. Sums and hashes travel as
-//! packed bytes: 64 bits of each are enough, for both sides have the same bits of the same file. Every question is bounded.
+//! packed bytes: 64 bits of each are enough, for both sides have the same bits of the same file. Every request is bounded.
 
 use downpour_catalog::{
     DEPTH_MAX, Error, File, FileId, Reader, Receipt, Replica, ReplicaState, RuleId, SetDay,
@@ -12,7 +12,7 @@ use downpour_transport::identity::PublicKey;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::collections::BTreeMap;
 
-/// Nodes of a tree in one question.
+/// Nodes of trees in one request.
 pub const NODES_MAX: usize = 1024;
 /// Files in one question.
 pub const NAMES_MAX: usize = 500;
@@ -99,6 +99,18 @@ pub enum Question {
     Look(Scope, Vec<(String, i64)>),
     /// The holder's receipts for these files.
     Receipts(Scope, Vec<(String, i64)>),
+}
+
+impl Question {
+    /// How many nodes it is about.
+    pub(super) fn nodes(&self) -> usize {
+        match self {
+            Self::Children(level) | Self::Hashes(level) | Self::Names(level, _) => {
+                level.prefixes.0.len() / 2
+            }
+            _ => 0,
+        }
+    }
 }
 
 /// A sum as it travels.
@@ -205,6 +217,9 @@ impl<'a> Side<'a> {
     pub fn answer_all(&mut self, questions: &[Question]) -> Result<Vec<Answer>, Error> {
         if questions.len() > QUESTIONS_MAX {
             return Ok(vec![Answer::Refused(format!("more than {QUESTIONS_MAX} questions"))]);
+        }
+        if questions.iter().map(Question::nodes).sum::<usize>() > NODES_MAX {
+            return Ok(vec![Answer::Refused(format!("more than {NODES_MAX} nodes"))]);
         }
         self.days = None;
         questions.iter().map(|question| self.answer(question)).collect()
@@ -350,7 +365,7 @@ impl<'a> Side<'a> {
             _ => None,
         };
         let node = |prefix| day.map(|day| SetNode { day, depth: level.depth, prefix });
-        level.prefixes.u16s().into_iter().take(NODES_MAX).map(node).collect()
+        level.prefixes.u16s().into_iter().map(node).collect()
     }
 
     /// A site's number in this catalog.
@@ -375,17 +390,44 @@ fn is_end(state: State) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::{Answer, Question, Scope, Side};
+    use super::{Answer, Level, NODES_MAX, Packed, Question, Scope, Side};
     use downpour_catalog::{
         AdoptedFile, BeforeMigration, Catalog, CatalogUrl, Change, Digest, OtherContent, Time,
     };
 
+    const NOW: Time = Time(1_790_000_000_000_000);
+
+    fn catalog(folder: &std::path::Path) -> Catalog {
+        let url = CatalogUrl::Sqlite(folder.join("c.db"));
+        Catalog::open(&url, "daemon", NOW, &BeforeMigration::Refuse).unwrap()
+    }
+
+    #[test]
+    fn what_one_request_reads_is_bounded() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut reader = catalog(folder.path()).reader().unwrap();
+        let mut side = Side::of(&mut reader).unwrap();
+        let level = |depth, nodes| Level {
+            scope: Scope { holder: "a".into(), origin: "a".into() },
+            rule: "r".into(),
+            day: 0,
+            depth,
+            prefixes: Packed::of_u16(&vec![0; nodes]),
+        };
+        let mut are_answered = |nodes| {
+            let names = Question::Names(level(4, nodes), Packed::default());
+            let asked =
+                [Question::Children(level(0, 1)), Question::Hashes(level(4, NODES_MAX - 2)), names];
+            let answers = side.answer_all(&asked).unwrap();
+            answers.len() == 3 && !answers.iter().any(|a| matches!(a, Answer::Refused(_)))
+        };
+        assert_eq!([1, 2].map(&mut are_answered), [true, false]);
+    }
+
     #[test]
     fn each_rule_has_its_own_days_and_each_request_reads_them_anew() {
-        const NOW: Time = Time(1_790_000_000_000_000);
         let folder = tempfile::tempdir().unwrap();
-        let url = CatalogUrl::Sqlite(folder.path().join("c.db"));
-        let catalog = Catalog::open(&url, "daemon", NOW, &BeforeMigration::Refuse).unwrap();
+        let catalog = catalog(folder.path());
         let site = catalog.site("a").unwrap();
         // Of the n-th rule n files on each of n days; days are taken in one after the other.
         let rules = ["z", "x", "y"].map(|name| (name, catalog.rule(name).unwrap()));
