@@ -160,6 +160,17 @@ fn what_left_by_its_rule_or_came_meanwhile_is_not_lost() {
 }
 
 #[test]
+fn whoever_asks_for_copies_of_no_site_adds_none() {
+    let ten = Ten::new();
+    let (here, names) = (("here", ten.folder.path()), [("deep/4".to_owned(), 1)]);
+    for origin in ["elsewhere", "", "\0"] {
+        let stored = read_back(&ten.catalog, here, &Copies::default(), origin, &names, || NOW);
+        assert_eq!(stored.unwrap(), [Stored::Nothing]);
+    }
+    assert_eq!(ten.catalog.reader().unwrap().sites().unwrap(), [(ten.site, "here".to_owned())]);
+}
+
+#[test]
 fn a_copy_that_did_not_change_is_read_back_once_and_for_one_at_a_time() {
     let (ten, copies) = (Ten::new(), Copies::default());
     let names = [("deep/4".to_owned(), 1)];
