@@ -5,7 +5,7 @@
 //!    so that the next comparison of catalogs has those of other sites sent again; nobody sends a site its own. One that was lost
 //!    and is there again is recorded, too.
 //! 2. Each file below the folders that are named, older than the scrub's beginning, must be one of these; others are *dark*. They are told,
-//!    never touched.
+//!    never touched; so is a folder that cannot be looked into.
 //!
 //! A look takes its time, and things change meanwhile (a file leaves by its rule, or comes back): what was found is recorded, and
 //! told, only of replicas that are still recorded as they were when they were looked at, and whose places look as they did. The
@@ -371,17 +371,39 @@ impl Work<'_> {
         self.done.findings.push(Finding { kind, holder, origin, name, version, size, note });
     }
 
-    /// Files below a folder that the catalog does not know; `false` when the scrub is to end.
+    /// Files below a folder that the catalog does not know, and folders that are not looked into; `false` when the scrub is to end.
     fn dark(&mut self, folder: &Path, depth: usize, pace: &mut impl Pace) -> bool {
-        let Ok(entries) = fs::read_dir(folder) else { return true };
-        for entry in entries.flatten() {
+        let entries = match fs::read_dir(folder) {
+            Ok(entries) => entries,
+            // It went meanwhile, or is the file system's own.
+            Err(error)
+                if depth > 0 && error.kind() == io::ErrorKind::NotFound
+                    || folder.ends_with("lost+found") =>
+            {
+                return true;
+            }
+            Err(error) => {
+                self.not_seen(folder, &error.to_string());
+                return true;
+            }
+        };
+        for entry in entries {
             if !pace.spent(0, 1) {
                 return false;
             }
+            let entry = match entry {
+                Ok(entry) => entry,
+                Err(error) => {
+                    self.not_seen(folder, &error.to_string());
+                    continue;
+                }
+            };
             let (path, Ok(kind)) = (entry.path(), entry.file_type()) else { continue };
             if kind.is_dir() {
                 let ours = entry.file_name().as_encoded_bytes() == crate::object::STAGING_NAME;
-                if !ours && depth < DEPTH_MAX && !self.dark(&path, depth + 1, pace) {
+                if !ours && depth == DEPTH_MAX {
+                    self.not_seen(&path, "it lies too deep");
+                } else if !ours && !self.dark(&path, depth + 1, pace) {
                     return false;
                 }
                 continue;
@@ -398,6 +420,13 @@ impl Work<'_> {
             }
         }
         true
+    }
+
+    /// What lies in this folder may be dark.
+    fn not_seen(&mut self, folder: &Path, why: &str) {
+        let (name, note) =
+            (folder.to_string_lossy().into_owned(), format!("not looked into: {why}"));
+        self.find(Kind::Dark, String::new(), name, 0, 0, &note);
     }
 }
 

@@ -113,7 +113,7 @@ impl Scrub {
         let order = ScrubOrder {
             site: site.name.clone(),
             base: config.folder.clone(),
-            folders: folders(&config),
+            folders: made(folders(&config), &config.inboxes()),
             repair_max,
             started,
             last: FileId(mark.last),
@@ -223,6 +223,13 @@ fn folders(config: &Config) -> Vec<PathBuf> {
     let mut folders = named.unwrap_or_else(|| config.inboxes());
     folders.sort_unstable();
     folders.dedup_by(|below, above| below.starts_with(&*above));
+    folders
+}
+
+/// Without the inboxes, and what is below them, that are not there: they are made by and by.
+fn made(mut folders: Vec<PathBuf>, inboxes: &[PathBuf]) -> Vec<PathBuf> {
+    let is_inbox = |folder: &Path| inboxes.iter().any(|inbox| folder.starts_with(inbox));
+    folders.retain(|folder| !is_inbox(folder) || folder.try_exists().unwrap_or(true));
     folders
 }
 

@@ -1,6 +1,6 @@
 //! Scrubs of a real folder with ten files.
 
-use super::{Copies, Pace, ScrubOrder, Scrubbed, read_back, scrub, state_by};
+use super::{Copies, DEPTH_MAX, Finding, Pace, ScrubOrder, Scrubbed, read_back, scrub, state_by};
 use crate::object::Digest as Blake3;
 use crate::reconcile::Kind;
 use crate::reconcile::Stored;
@@ -168,6 +168,25 @@ fn whoever_asks_for_copies_of_no_site_adds_none() {
         assert_eq!(stored.unwrap(), [Stored::Nothing]);
     }
     assert_eq!(ten.catalog.reader().unwrap().sites().unwrap(), [(ten.site, "here".to_owned())]);
+}
+
+#[test]
+fn folders_that_cannot_be_looked_into_are_told() {
+    let ten = Ten::new();
+    let (data, away) = (ten.data(), ten.folder.path().join("away"));
+    let deep = data.join("d/".repeat(DEPTH_MAX + 1));
+    fs::create_dir_all(&deep).unwrap();
+    let file = data.join("deep/1");
+    let order = ScrubOrder { folders: vec![data, file.clone(), away.clone()], ..ten.order(9) };
+    let done = scrub(&ten.catalog, &order, &mut Counted(0, 1000), || NOW).unwrap();
+    let found = |folder: PathBuf, why: &str| {
+        let name = folder.to_string_lossy();
+        let name = name.trim_end_matches('/');
+        let is = |f: &&Finding| f.kind == Kind::Dark && f.name == name && f.note.ends_with(why);
+        done.findings.iter().filter(is).count()
+    };
+    let each = [found(deep, "too deep"), found(file, "(os error 20)"), found(away, "(os error 2)")];
+    assert_eq!((each, done.findings.len()), ([1; 3], 3), "{:?}", done.findings);
 }
 
 #[test]
