@@ -263,7 +263,8 @@ fn send_again(
         return Ok(Err(why));
     }
     let lost = replicas.into_iter().find(|replica| replica.site == holder);
-    // The move first: one that is refused leaves the replica for the next run.
+    // Each is judged by itself: of a file that somebody else has queued meanwhile the replica is lost all the same. If its copy came
+    // before that, the next run records it again by its receipt.
     let mut changes = vec![step(file, Next::Queued)];
     changes.extend(lost.map(|lost| Change::Replica(Replica { state: ReplicaState::Lost, ..lost })));
     Ok(Ok(changes))
