@@ -6,7 +6,7 @@
 use super::report::{self, Report, Verdict};
 use super::scrub::{Pace, ScrubOrder, Scrubbed, scrub};
 use super::service::{ReconcileSection, Runs, tell};
-use crate::site::{Config, Fault, Running, Service, Site, Status, Stop, Wish};
+use crate::site::{Config, Fault, Running, Service, Site, Status, Stop, Wish, blocking};
 use crate::units::show_bytes;
 use crate::whole::put;
 use downpour_catalog::{ErrorClass, FileId, Time};
@@ -49,11 +49,10 @@ impl Service for Scrub {
 
     fn run(self: Arc<Self>, site: Arc<Site>, stop: Stop) -> Running {
         Box::pin(async move {
-            let internal = |what: String| Fault::new(ErrorClass::Internal, what);
             let mut changes = site.config_changes();
             loop {
                 let (config, now) = (changes.borrow_and_update().clone(), site.clock.now());
-                let mark = Mark::of(&mark_in(&config), now).map_err(|e| internal(e.to_string()))?;
+                let mark = Mark::read(mark_in(&config), now).await?;
                 tokio::select! {
                     // One that is due and asked for is made once.
                     biased;
@@ -170,7 +169,7 @@ impl Mark {
     }
 
     /// As it is kept in this file; from now on, if it is not, or if a clock that was ahead wrote it.
-    pub(super) fn of(file: &Path, now: Time) -> io::Result<Self> {
+    fn of(file: &Path, now: Time) -> io::Result<Self> {
         let kept: Option<Self> = match fs::read(file) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             kept => kept.ok().and_then(|kept| serde_json::from_slice(&kept).ok()),
@@ -181,6 +180,11 @@ impl Mark {
             mark.keep(file)?;
         }
         Ok(mark)
+    }
+
+    /// The same, for who may not block.
+    pub(super) async fn read(file: PathBuf, now: Time) -> Result<Self, Fault> {
+        blocking(move || Self::of(&file, now).map_err(|error| internal(error.to_string()))).await
     }
 
     pub(super) fn keep(&self, file: &Path) -> io::Result<()> {
@@ -209,6 +213,10 @@ impl Mark {
             _ => Duration::ZERO,
         }
     }
+}
+
+fn internal(what: String) -> Fault {
+    Fault::new(ErrorClass::Internal, what)
 }
 
 fn mark_in(config: &Config) -> PathBuf {

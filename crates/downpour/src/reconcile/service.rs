@@ -189,8 +189,7 @@ impl Service for Reconcile {
         Box::pin(async move {
             let mut changes = site.config_changes();
             let file = site.config().state().join(report::FOLDER).join(COMPARED);
-            let mark = Mark::of(&file, site.clock.now());
-            let mut mark = mark.map_err(|e| Fault::new(ErrorClass::Internal, e.to_string()))?;
+            let mut mark = Mark::read(file.clone(), site.clock.now()).await?;
             loop {
                 let every = *changes.borrow_and_update().reconcile.every;
                 tokio::select! {
@@ -212,7 +211,8 @@ impl Service for Reconcile {
                     return Ok(());
                 }
                 mark = Mark::ended(site.clock.now());
-                if let Err(error) = mark.keep(&file) {
+                let file = file.clone();
+                if let Err(error) = blocking(move || Ok(mark.keep(&file))).await? {
                     tracing::warn!(%error, "after a restart the next comparison comes early");
                 }
             }
@@ -427,7 +427,9 @@ async fn list(
         (last.rounds, last.unreached.clone())
     };
     let config = site.config();
-    let mut reports = report::ids(&config.state()).map_err(|error| odd(&error))?;
+    let state = config.state();
+    let reports = blocking(move || Ok(report::ids(&state))).await?;
+    let mut reports = reports.map_err(|error| odd(&error))?;
     reports.reverse();
     reports.truncate(LISTED_MAX);
     let is_left_out =
@@ -443,7 +445,9 @@ async fn show(
     State(site): State<Arc<Site>>,
     Named(id): Named<String>,
 ) -> Result<Json<Report>, Problem> {
-    report::load(&site.config().state(), &id).map(Json).map_err(|error| odd(&error))
+    let state = site.config().state();
+    let report = blocking(move || Ok(report::load(&state, &id))).await?;
+    report.map(Json).map_err(|error| odd(&error))
 }
 
 /// Compare now; repair what a report asks for
