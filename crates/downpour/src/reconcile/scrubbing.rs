@@ -22,6 +22,8 @@ use std::time::{Duration, Instant};
 const SLEEP_MAX: Duration = Duration::from_millis(200);
 /// The mark's file, beside the reports.
 const MARK: &str = "scrub.mark";
+/// Why none begins beside one that was cut off.
+const HANGS: &str = "the scrub before this one still waits for a disk: look for one that hangs";
 
 /// The service.
 #[derive(Default)]
@@ -31,6 +33,8 @@ pub(super) struct Scrub {
     line: Mutex<String>,
     runs: Mutex<Runs>,
     asked: tokio::sync::Notify,
+    /// Held by one until its thread is through, also when it was cut off.
+    at_work: tokio::sync::Mutex<()>,
 }
 
 /// One has ended also when it is cut off, in a read that hangs: who waits for its end would do so for ever.
@@ -61,10 +65,19 @@ impl Service for Scrub {
                     () = tokio::time::sleep(mark.due(*config.reconcile.scrub_every, now)) => {}
                     Ok(()) = changes.changed() => continue,
                 }
-                let (this, site, stop) = (self.clone(), site.clone(), stop.clone());
+                let (this, site) = (self.clone(), site.clone());
                 self.count(|runs| runs.begun += 1);
                 let ending = Ending(&self);
-                let done = tokio::task::spawn_blocking(move || this.once(&site, stop)).await;
+                // Until it is to end, or this future is dropped.
+                let (waits, its_stop) = Stop::new();
+                let mut scrub = tokio::task::spawn_blocking(move || this.once(&site, its_stop));
+                let done = tokio::select! {
+                    done = &mut scrub => done,
+                    () = stop.asked() => {
+                        drop(waits);
+                        scrub.await
+                    }
+                };
                 drop(ending);
                 // One that was asked for is tried again as one that is due.
                 done?.inspect_err(|_| self.ask()).map_err(internal)?;
@@ -98,6 +111,7 @@ impl Scrub {
     }
 
     fn once(&self, site: &Site, stop: Stop) -> Result<(), String> {
+        let Ok(_at_work) = self.at_work.try_lock() else { return Err(HANGS.to_owned()) };
         let (config, now) = (site.config(), site.clock.now());
         let (section, state) = (&config.reconcile, config.state());
         let mut reader = site.catalog.reader().map_err(|e| e.to_string())?;
@@ -311,7 +325,7 @@ impl Pace for Paced<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::{MARK, Mark, Pace as _, Paced, Runs, Scrub};
+    use super::{HANGS, MARK, Mark, Pace as _, Paced, Runs, Scrub};
     use crate::reconcile::report::FOLDER;
     use crate::reconcile::service::COMPARED;
     use crate::reconcile::service::tests::started;
@@ -320,6 +334,7 @@ mod tests {
     use downpour_transport::identity::Identity;
     use std::path::{Path, PathBuf};
     use std::sync::Arc;
+    use std::sync::atomic::Ordering;
     use std::time::Duration;
 
     #[test]
@@ -458,9 +473,34 @@ mod tests {
         run.abort();
         assert!(run.await.unwrap_err().is_cancelled());
         assert_eq!(service.runs(), Runs { begun: 1, ended: 1, told: 0 });
+        // Its thread is not through: none begins beside it.
+        let (again, site, (_wish, stop)) = (service.clone(), daemon.site.clone(), Stop::new());
+        let beside = tokio::task::spawn_blocking(move || again.once(&site, stop));
+        let beside = tokio::time::timeout(Duration::from_secs(30), beside).await;
+        assert_eq!(beside.expect("it is refused").unwrap(), Err(HANGS.to_owned()));
         drop(release);
         holds.join().unwrap();
         until("its thread is through", || Arc::strong_count(&service) == 1).await;
+        daemon.end(Duration::ZERO).await;
+    }
+
+    #[tokio::test]
+    async fn one_that_is_cut_off_ends_though_the_service_may_run() {
+        let folder = tempfile::tempdir().unwrap();
+        let inbox = folder.path().join("inbox");
+        std::fs::create_dir(&inbox).unwrap();
+        // They would take it longer than the test waits.
+        (0..100).for_each(|n| std::fs::write(inbox.join(n.to_string()), "").unwrap());
+        let daemon = started(folder.path(), "[reconcile]\nscrub_files = 1\n").await;
+        let mark = daemon.site.config().state().join(FOLDER).join(MARK);
+        until("the daemon's own waits", || mark.exists()).await;
+        let ((_wish, stop), service) = (Stop::new(), Arc::new(Scrub::default()));
+        service.ask();
+        let run = tokio::spawn(service.clone().run(daemon.site.clone(), stop));
+        until("it is at work", || service.files.load(Ordering::Relaxed) > 0).await;
+        run.abort();
+        assert!(run.await.unwrap_err().is_cancelled());
+        until("its thread is through", || service.at_work.try_lock().is_ok()).await;
         daemon.end(Duration::ZERO).await;
     }
 

@@ -1,7 +1,8 @@
 //! What a part of the site that runs is to the rest: a [`Service`].
 //!
 //! The supervisor runs it, starts it again when it fails, and shows its [`Status`]. A service is one tree of tasks below
-//! one future: when that ends, or is dropped, nothing of it is left.
+//! one future: when that ends, or is dropped, nothing of it is left. What blocks a thread has a [`Stop`] whose other half the future
+//! holds: it hears when nobody waits for it any more, whatever comes then.
 
 use super::Site;
 use downpour_catalog::{ErrorClass, OpenError};
@@ -139,9 +140,9 @@ impl Stop {
         Self(seen)
     }
 
-    /// What is wanted now.
+    /// What is wanted now: when nobody is left to ask, the end.
     pub fn wish(&self) -> Wish {
-        *self.0.borrow()
+        if self.0.has_changed().is_err() { Wish::Stop } else { *self.0.borrow() }
     }
 
     /// Ready when nothing more is to be begun: at drain and at stop.
