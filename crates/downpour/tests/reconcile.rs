@@ -7,8 +7,8 @@ mod planting;
 
 use downpour::reconcile::report::Approvals;
 use downpour::reconcile::{
-    Answer, Far, FarError, Finding, Kind, Order, Question, Report, Side, Stored, Verdict, report,
-    run,
+    Answer, Far, FarError, Finding, Kind, NAMES_MAX, Order, Question, Report, Side, Stored,
+    Verdict, report, run,
     scrub::{Copies, read_back},
 };
 use downpour_catalog::{
@@ -16,6 +16,8 @@ use downpour_catalog::{
 };
 use downpour_transport::identity::{Identity, PublicKey};
 use planting::{Book, files, fill, names, origin, plant_moving, plant_other, plant_stuck};
+use std::cell::Cell;
+use std::collections::BTreeSet;
 use std::ops::Deref;
 use std::path::Path;
 use std::time::Instant;
@@ -67,6 +69,8 @@ struct There<'a> {
     key: Option<PublicKey>,
     /// Whether it takes too long to read its copies.
     is_slow: bool,
+    /// Steps until the run is to end.
+    steps: Cell<u32>,
 }
 
 impl Far for There<'_> {
@@ -101,6 +105,12 @@ impl Far for There<'_> {
     fn bytes(&self) -> u64 {
         self.bytes
     }
+
+    fn goes_on(&self) -> Result<(), FarError> {
+        let left = self.steps.get().checked_sub(1);
+        self.steps.set(left.ok_or_else(|| FarError("it is to end".into()))?);
+        Ok(())
+    }
 }
 
 fn order(repair_max: usize) -> Order {
@@ -120,8 +130,8 @@ fn order(repair_max: usize) -> Order {
 }
 
 fn compared(near: &Site, far: &Site, order: &Order, meanwhile: impl FnMut()) -> Report {
-    let (meanwhile, key) = (Box::new(meanwhile), order.far_key);
-    let mut there = There { site: far, bytes: 0, meanwhile, key, is_slow: false };
+    let (meanwhile, key, steps) = (Box::new(meanwhile), order.far_key, Cell::new(u32::MAX));
+    let mut there = There { site: far, bytes: 0, meanwhile, key, is_slow: false, steps };
     run(&near.catalog, &mut there, order, || NOW.plus_s(3 * DAY_S)).unwrap()
 }
 
@@ -329,8 +339,8 @@ fn what_cannot_be_sent_or_read_is_noted_and_the_rest_goes_on() {
     let lost: Vec<_> = all.iter().map(|name| at(&far, name)).collect();
     far.replica(NOW, &lost, far.holder, ReplicaState::Lost);
     plant_other(&near, &far, NOW, "other", ["near", "fa?"]);
-    let meanwhile = Box::new(|| {});
-    let mut there = There { site: &far, bytes: 0, meanwhile, key: None, is_slow: true };
+    let (meanwhile, steps) = (Box::new(|| {}), Cell::new(u32::MAX));
+    let mut there = There { site: &far, bytes: 0, meanwhile, key: None, is_slow: true, steps };
     let report = run(&near.catalog, &mut there, &order(100), || NOW).unwrap();
     let note = |name: &str| {
         let of = report.findings.iter().find(|finding| finding.name == name);
@@ -340,6 +350,27 @@ fn what_cannot_be_sent_or_read_is_noted_and_the_rest_goes_on() {
     assert!(note("other").starts_with("left: the copies were not read in time"));
     assert_eq!([note(&all[1]), report.repaired.to_string().as_str()], ["", "1"]);
     assert_eq!([&all[0], &all[1]].map(|name| near.state(name)), [State::Adopted, State::Queued]);
+}
+
+#[test]
+fn a_run_that_is_to_end_takes_no_further_step() {
+    let (near, far) = filled(1000, 1);
+    let lost = (0..=NAMES_MAX).map(|n| far.known(far.sender, &run_name(n)));
+    far.replica(NOW, &lost.collect::<Vec<_>>(), far.holder, ReplicaState::Lost);
+    let mut queued = BTreeSet::new();
+    for steps in 0.. {
+        let (meanwhile, steps) = (Box::new(|| {}), Cell::new(steps));
+        let mut there = There { site: &far, bytes: 0, meanwhile, key: None, is_slow: false, steps };
+        let ended = run(&near.catalog, &mut there, &order(1000), || NOW);
+        let counts = near.catalog.reader().unwrap().counts().unwrap();
+        let in_queue = counts.iter().filter(|count| count.state == State::Queued);
+        queued.insert(in_queue.map(|count| count.files as usize).sum::<usize>());
+        if ended.is_ok() {
+            break;
+        }
+    }
+    // Nothing, then what is asked of the catalog at once, then all.
+    assert_eq!(queued.into_iter().collect::<Vec<_>>(), [0, NAMES_MAX, NAMES_MAX + 1]);
 }
 
 #[test]

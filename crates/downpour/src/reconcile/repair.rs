@@ -122,6 +122,7 @@ pub(super) fn repair(
                 changes.len()
             }));
         }
+        far.goes_on()?;
         let answers = catalog.submit(now(), changes).wait()?;
         let mut begin = 0;
         for (finding, end) in slice.iter_mut().zip(ends) {
@@ -199,6 +200,7 @@ fn compare_copies(
             names.push(name);
             bytes += size;
         }
+        far.goes_on()?;
         let here = (&*order.near, &*order.base);
         let near = match read_back(catalog, here, &order.copies, &order.near, &names, now) {
             Err(RunError::Machine(why)) => Err(why),

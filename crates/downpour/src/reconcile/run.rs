@@ -27,6 +27,10 @@ pub trait Far {
     -> Result<Vec<Stored>, FarError>;
     /// Bytes asked and answered so far.
     fn bytes(&self) -> u64;
+    /// An error if the run is to end; asked before each step.
+    fn goes_on(&self) -> Result<(), FarError> {
+        Ok(())
+    }
 }
 
 /// The other site could not be asked.
@@ -215,6 +219,7 @@ fn compare(
 ) -> Result<Compared, RunError> {
     let mut machine = Compare::new(scope_of(order, holder), holder);
     while let Some(step) = machine.step() {
+        far.goes_on()?;
         // One after the other: the machine's judgement rests on the order.
         let near = ask_near(catalog, step.near)?;
         let answers = if step.far.is_empty() {

@@ -15,7 +15,7 @@ use crate::notify::{NotTold, Note, Notify};
 use crate::section;
 use crate::site::{
     Config, Fault, Part, Remote, RemoteSection, Running, Service, Site, SiteEvent, Status, Stop,
-    blocking,
+    Wish, blocking,
 };
 use crate::spool::Rules;
 use crate::units::{Amount, Span};
@@ -41,6 +41,9 @@ const DIGESTS: &str = "/v1/site/digests";
 const READ_BACK: &str = "/v1/site/copies";
 /// Why sites were not compared in a round that was cut short.
 const CUT_SHORT: &str = "the service was stopped before";
+/// Why none begins beside one that nobody waits for any more.
+const HANGS: &str =
+    "the comparison before this one still waits for a disk or the catalog: look for one that hangs";
 
 section! {
     /// Comparison of this catalog with those of other sites.
@@ -100,6 +103,7 @@ struct ReadBack {
 struct There {
     remote: Arc<Remote>,
     runtime: Handle,
+    stop: Stop,
     bytes: u64,
 }
 
@@ -110,9 +114,14 @@ impl There {
         questions: &impl Serialize,
     ) -> Result<T, FarError> {
         let asked = serde_json::to_vec(questions).map_or(0, |json| json.len());
-        let post = self.remote.post(path, questions);
-        let answers: T =
-            self.runtime.block_on(post).map_err(|error| FarError(error.to_string()))?;
+        let answers: T = self.runtime.block_on(async {
+            tokio::select! {
+                answers = self.remote.post(path, questions) => {
+                    answers.map_err(|error| FarError(error.to_string()))
+                }
+                () = self.stop.now() => Err(FarError(CUT_SHORT.to_owned())),
+            }
+        })?;
         let answered = serde_json::to_vec(&answers).map_or(0, |json| json.len());
         self.bytes += (asked + answered) as u64;
         Ok(answers)
@@ -147,6 +156,13 @@ impl Far for There {
     fn bytes(&self) -> u64 {
         self.bytes
     }
+
+    fn goes_on(&self) -> Result<(), FarError> {
+        match self.stop.wish() {
+            Wish::Stop => Err(FarError(CUT_SHORT.to_owned())),
+            Wish::Run | Wish::Drain => Ok(()),
+        }
+    }
 }
 
 /// Sites that are not compared in a round, or not yet, each with the reason.
@@ -178,6 +194,8 @@ pub struct Reconcile {
     asked: tokio::sync::Notify,
     last: Mutex<Last>,
     copies: Copies,
+    /// Held by a comparison until its thread is through, also when nobody waits for that any more.
+    at_work: Arc<tokio::sync::Mutex<()>>,
 }
 
 impl Service for Reconcile {
@@ -208,6 +226,8 @@ impl Service for Reconcile {
                 // Of one that is cut, too: who waits for its end would do so for ever.
                 self.last().round_ended(unreached);
                 if is_cut {
+                    // What was under way ends at its next step.
+                    drop(self.at_work.lock().await);
                     return Ok(());
                 }
                 mark = Mark::ended(site.clock.now());
@@ -265,9 +285,15 @@ impl Reconcile {
     async fn with(&self, site: &Arc<Site>, remote: Arc<Remote>) -> Result<String, Fault> {
         let (site, config) = (site.clone(), site.config());
         let copies = self.copies.clone();
-        let mut there = There { remote: remote.clone(), runtime: Handle::current(), bytes: 0 };
         let internal = |what: String| Fault::new(ErrorClass::Internal, what);
+        let at_work = self.at_work.clone().try_lock_owned();
+        let at_work = at_work.map_err(|_| internal(HANGS.to_owned()))?;
+        // Until this future ends, or is dropped.
+        let (_waits, stop) = Stop::new();
+        let (runtime, bytes) = (Handle::current(), 0);
+        let mut there = There { remote: remote.clone(), runtime, stop, bytes };
         let done = tokio::task::spawn_blocking(move || -> Result<(Report, Vec<NotTold>), Fault> {
+            let _at_work = at_work;
             let state = config.state();
             let approved = report::approvals(&state, remote.name());
             let approved = approved.map_err(|error| internal(error.to_string()))?;
@@ -573,6 +599,7 @@ pub(super) mod tests {
         let [b, rest @ ..] = &last.unreached[..] else { panic!("{last:?}") };
         assert!(b.starts_with("b: ") && !b.contains(CUT_SHORT), "{b}");
         assert_eq!(rest, ["c", "d"].map(|name| format!("{name}: {CUT_SHORT}")));
+        assert!(service.at_work.try_lock().is_ok(), "it goes on where nobody sees it");
         drop(silent);
         daemon.end(Duration::ZERO).await;
     }
