@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 /// Longest sleep before it looks whether it is to end.
 const SLEEP_MAX: Duration = Duration::from_millis(200);
 /// The mark's file, beside the reports.
-const MARK: &str = "scrub.mark";
+pub(super) const MARK: &str = "scrub.mark";
 /// Why none begins beside one that was cut off.
 const HANGS: &str = "the scrub before this one still waits for a disk: look for one that hangs";
 
@@ -328,7 +328,7 @@ mod tests {
     use super::{HANGS, MARK, Mark, Pace as _, Paced, Runs, Scrub};
     use crate::reconcile::report::FOLDER;
     use crate::reconcile::service::COMPARED;
-    use crate::reconcile::service::tests::started;
+    use crate::reconcile::service::tests::{started, until};
     use crate::site::{Clock, Daemon, Service as _, Stop};
     use downpour_catalog::{AdoptedFile, Change, Digest, FileId, OtherContent, Time};
     use downpour_transport::identity::Identity;
@@ -364,16 +364,6 @@ mod tests {
         let old = Mark::of(&file, later).unwrap().begun(later, FileId(9));
         assert_eq!(old, Mark { changes: 3, ..mark });
         assert!(crate::reconcile::report::ids(state.path()).unwrap().is_empty());
-    }
-
-    async fn until(what: &str, is: impl Fn() -> bool) {
-        let seen = async {
-            while !is() {
-                tokio::time::sleep(Duration::from_millis(5)).await;
-            }
-        };
-        let seen = tokio::time::timeout(Duration::from_secs(30), seen).await;
-        assert!(seen.is_ok(), "never: {what}");
     }
 
     #[tokio::test]
@@ -434,7 +424,6 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let daemon = started(folder.path(), "").await;
         let mark = daemon.site.config().state().join(FOLDER).join(MARK);
-        until("the service waits", || mark.exists()).await;
         // Its end cannot be kept.
         std::fs::create_dir(mark.with_extension("part")).unwrap();
         let ((_wish, stop), service) = (Stop::new(), Arc::new(Scrub::default()));
@@ -492,8 +481,6 @@ mod tests {
         // They would take it longer than the test waits.
         (0..100).for_each(|n| std::fs::write(inbox.join(n.to_string()), "").unwrap());
         let daemon = started(folder.path(), "[reconcile]\nscrub_files = 1\n").await;
-        let mark = daemon.site.config().state().join(FOLDER).join(MARK);
-        until("the daemon's own waits", || mark.exists()).await;
         let ((_wish, stop), service) = (Stop::new(), Arc::new(Scrub::default()));
         service.ask();
         let run = tokio::spawn(service.clone().run(daemon.site.clone(), stop));
@@ -508,9 +495,7 @@ mod tests {
     async fn a_mark_of_another_catalog_hides_no_file() {
         let folder = tempfile::tempdir().unwrap();
         let daemon = started(folder.path(), "").await;
-        let (site, mark) =
-            (daemon.site.clone(), daemon.site.config().state().join(FOLDER).join(MARK));
-        until("the service waits", || mark.exists()).await;
+        let site = daemon.site.clone();
         let lines = std::thread::spawn(move || {
             let (own, rule) = (site.catalog.site("a").unwrap(), site.catalog.rule("r").unwrap());
             let adopted = Change::Adopt(AdoptedFile {

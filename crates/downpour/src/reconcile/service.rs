@@ -535,7 +535,10 @@ async fn copies(
 
 #[cfg(test)]
 pub(super) mod tests {
-    use super::{CUT_SHORT, Extension, Json, Reconcile, Runs, Scrub, State, list};
+    use super::super::scrubbing::MARK;
+    use super::{
+        COMPARED, CUT_SHORT, Extension, Json, Reconcile, Runs, Scrub, State, list, report,
+    };
     use crate::site::{Clock, Daemon, Service as _, Stop, Wish};
     use downpour_transport::identity::Identity;
     use std::net::TcpListener;
@@ -549,7 +552,22 @@ pub(super) mod tests {
         let site = "[site]\nname = 'a'\n[api]\nlisten = '127.0.0.1:0'\n";
         std::fs::write(&file, format!("{site}{more}")).unwrap();
         crate::site::card(folder).unwrap();
-        Daemon::start(&file, Clock::system()).await.unwrap()
+        let daemon = Daemon::start(&file, Clock::system()).await.unwrap();
+        // They write to the same files as those of a test.
+        let marks = daemon.site.config().state().join(report::FOLDER);
+        until("its own services wait", || [COMPARED, MARK].iter().all(|m| marks.join(m).exists()))
+            .await;
+        daemon
+    }
+
+    pub(in crate::reconcile) async fn until(what: &str, is: impl Fn() -> bool) {
+        let seen = async {
+            while !is() {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        let seen = tokio::time::timeout(Duration::from_secs(30), seen).await;
+        assert!(seen.is_ok(), "never: {what}");
     }
 
     #[tokio::test]
