@@ -124,14 +124,8 @@ impl Outgoing {
                 Said::Refuse(trouble) => failed.push((held, trouble)),
             }
         }
-        let broken = match take.is_empty() && have.is_empty() {
-            true => takes_nothing(&failed),
-            false => {
-                let mut links = lock(&self.dispatch.links);
-                links.get_mut(self.remote.name()).into_iter().for_each(Link::taken);
-                None
-            }
-        };
+        let takes_none = take.is_empty() && have.is_empty();
+        let broken = if takes_none { takes_nothing(&failed) } else { None };
         self.fail(book, failed).await?;
         self.record(book, have, &mut delivered).await?;
         let broken = match take.is_empty() {
@@ -170,12 +164,14 @@ impl Outgoing {
         let (mut running, ticket) = self.open(&held, paths);
         let on_link = self.on_link().await;
         let Ok(ticket) = ticket.await else {
+            // Others of the queue would fare no better: the link rests, as where the other side takes nothing.
             let fault = running.done().await.err();
-            let what = fault.map_or_else(|| "the session did not open".to_owned(), |f| f.what);
-            tracing::warn!(%what, "a session could not be opened");
-            self.fail_all(book, held, ErrorClass::OutOfResources).await?;
-            return Ok(None);
+            let why = fault.map_or_else(|| "the session did not open".to_owned(), |f| f.what);
+            let what = format!("this site opens no session (see `ports` of [transfer]): {why}");
+            let broken = Broken { class: ErrorClass::OutOfResources, what, too_large: None };
+            return self.broken(book, held, broken).await.map(Some);
         };
+        lock(&self.dispatch.links).get_mut(self.remote.name()).into_iter().for_each(Link::taken);
         let begin = Begin { ticket: self.reachable(ticket).to_string() };
         let path = format!("/v1/site/batches/{}", batch_name(self.id));
         if let Err(error) = self.remote.post::<serde_json::Value>(&path, &begin).await {
@@ -492,8 +488,85 @@ pub(super) fn why_unread(path: &Path, size: u64, changed: bool) -> ErrorClass {
 
 #[cfg(test)]
 mod tests {
-    use super::{Held, Trouble, takes_nothing, why_unread};
-    use downpour_catalog::ErrorClass;
+    use super::{Held, OfferAnswer, Said, Trouble, takes_nothing, why_unread};
+    use crate::dispatch::fixture::{self, apply};
+    use crate::dispatch::work::work;
+    use crate::dispatch::{Dispatch, lock};
+    use crate::site::{Clock, Daemon, Stop, Wish};
+    use axum::body::Body;
+    use axum::http::{Request, Response};
+    use downpour_catalog::{Change, ErrorClass, Replica, ReplicaState};
+    use downpour_transport::control::{Endpoint, ServerLimits};
+    use downpour_transport::identity::Identity;
+    use std::net::{SocketAddr, TcpListener};
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    /// A site that takes a file of each offer.
+    async fn taking() -> (SocketAddr, Identity) {
+        let (identity, any) = (Identity::generate(), "127.0.0.1:0".parse().unwrap());
+        let endpoint = Endpoint::bind(any, &identity, ServerLimits::default()).await.unwrap();
+        let address = endpoint.local_addr();
+        let answer = |_: Request<_>| async {
+            let items = vec![Said::Take { path: "f".to_owned() }];
+            Response::new(Body::from(serde_json::to_vec(&OfferAnswer { items }).unwrap()))
+        };
+        tokio::spawn(endpoint.serve(answer, std::future::pending(), Duration::ZERO));
+        (address, identity)
+    }
+
+    #[tokio::test]
+    async fn where_no_session_can_be_opened_the_link_rests() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = folder.path();
+        let listen = |port| {
+            TcpListener::bind(("::", port)).or_else(|_| TcpListener::bind(("0.0.0.0", port)))
+        };
+        // Neither port of the range is free.
+        let (port, _held) = loop {
+            let first = listen(0).unwrap();
+            let port = first.local_addr().unwrap().port();
+            if let Some(Ok(second)) = port.checked_add(1).map(listen) {
+                break (port, [first, second]);
+            }
+        };
+        let (address, other) = taking().await;
+        let text = format!(
+            "[site]\nname = 'a'\n[api]\nlisten = '127.0.0.1:0'\n[transfer]\nports = '{port}-{}'\n\
+             [[remote]]\nname = 'b'\nkey = '{}'\naddress = '{address}'\n",
+            port + 1,
+            other.public_key()
+        );
+        std::fs::write(at.join("site.toml"), text).unwrap();
+        crate::site::card(at).unwrap(); // Makes its key.
+        let daemon = Daemon::start(&at.join("site.toml"), Clock::system()).await.unwrap();
+        // The test has the only dispatcher.
+        daemon.end(Duration::ZERO).await;
+        let site = daemon.site;
+        let (file, own, _) = fixture::queued(&site, "to:b", "f").await;
+        let path = at.join("f");
+        std::fs::write(&path, "f").unwrap();
+        let (path, state) = (path.to_str().unwrap().to_owned(), ReplicaState::Present);
+        apply(&site, Change::Replica(Replica { file, site: own, path, state })).await;
+        let dispatch = Arc::new(Dispatch::new(&site, &Arc::default()));
+        let (wish, stop) = Stop::new();
+        let working = tokio::spawn(work(dispatch.clone(), site.clone(), stop));
+        let rests = async {
+            loop {
+                let links = lock(&dispatch.links).get("b").map(|link| {
+                    (link.probe_at().is_some(), link.trouble().map(|(class, _)| *class))
+                });
+                if let Some((true, class)) = links {
+                    break class;
+                }
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        let rests = tokio::time::timeout(Duration::from_secs(60), rests).await;
+        wish.send_replace(Wish::Stop);
+        working.await.unwrap().unwrap();
+        assert_eq!(rests.expect("it rests"), Some(ErrorClass::OutOfResources));
+    }
 
     #[test]
     fn a_site_without_room_says_how_small_a_file_found_none() {

@@ -262,7 +262,7 @@ fn trouble(name: &str, link: &Link) -> Option<(ErrorClass, String)> {
         (true, _) => format!("the link to {name} is broken: {class}: {what}"),
         // The last refusal may have been of a larger one, and says how large.
         (false, Some(size)) => format!("{name} has no room for {size} bytes: {class}"),
-        (false, None) => format!("{name} takes nothing now: {class}: {what}"),
+        (false, None) => format!("nothing goes to {name} now: {class}: {what}"),
     };
     Some((*class, text))
 }
