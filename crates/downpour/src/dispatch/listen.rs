@@ -19,7 +19,6 @@ use super::here::READ_MAX;
 use super::incoming::{MEMORY, not_recorded};
 use super::offer::{OfferItem, Trouble};
 use super::record::record_here;
-use super::room::no_room;
 use super::{Dispatch, lock};
 use crate::cli::Interface;
 use crate::product::{Clerk, Desk, Failure, SiteFile, Verdict};
@@ -376,19 +375,15 @@ impl SiteDesk {
     /// A file that is taken, if there is room.
     fn take(&self, taken: Taken, arriving: Arriving) -> Result<Verdict, Trouble> {
         let (dispatch, folder) = (&self.listen.dispatch, &self.wanted.folder);
-        let (room, contents) = (&dispatch.room, &dispatch.contents);
-        let (size, free) = (taken.item.size, room.free(folder));
-        if size > free {
-            return Err(no_room(size, free));
-        }
+        let promise = dispatch.room.take(folder, taken.item.size)?;
         let failed = |fault: Fault| Trouble::new(fault.class, fault.what);
         // The session's other products wait meanwhile.
         let mut left = READ_MAX;
-        let made_way = taken.make_way(&self.site, folder, contents, &mut left);
+        let made_way = taken.make_way(&self.site, folder, &dispatch.contents, &mut left);
         if let Some(recorded) = made_way.map_err(failed)? {
             recorded.wait().map_err(|error| failed(error.into()))?;
         }
-        Ok(Verdict::Take(taken.path, Box::new((room.promise(folder, size), arriving))))
+        Ok(Verdict::Take(taken.path, Box::new((promise, arriving))))
     }
 
     fn refuse(&self, why: Failure) -> Verdict {

@@ -2,8 +2,8 @@
 //!
 //! 1. A batch runs in a lane of its folder, in which partial files stay when it is cut. What is there of a file that is offered
 //!    again is room that it has already: its lane is the one where most of its batch has arrived.
-//! 2. Offers are judged one after the other. What one takes is promised and its lane is its own from then on, and until the batch
-//!    has taken it from the file system itself.
+//! 2. Offers are judged one after the other, and beside none of them takes room what comes without one: by multicast, or fetched. What
+//!    an offer takes is promised and its lane is its own from then on, and until the batch has taken it from the file system itself.
 //! 3. What would not fit otherwise lets partial files go that no batch asks for, if it fits then. A lane in which a session runs,
 //!    maybe of another daemon that shares the folder, is locked, and left alone.
 
@@ -40,7 +40,7 @@ pub(super) struct Room {
     turn: Mutex<()>,
 }
 
-pub(super) fn no_room(size: u64, free: u64) -> Trouble {
+fn no_room(size: u64, free: u64) -> Trouble {
     let spare = show_bytes(SPARE);
     let what = format!(
         "{size} bytes are needed, {free} are free beside {spare} that stay free and what others were promised"
@@ -57,7 +57,7 @@ fn device(folder: &Path) -> Option<(PathBuf, u64)> {
 
 impl Room {
     /// Bytes that can still be promised below a folder; where nobody can tell, any number.
-    pub(super) fn free(&self, folder: &Path) -> u64 {
+    fn free(&self, folder: &Path) -> u64 {
         let Some((above, device)) = device(folder) else { return u64::MAX };
         let Ok(fs) = rustix::fs::statvfs(&above) else { return u64::MAX };
         let free = free_bytes(&fs);
@@ -93,9 +93,25 @@ impl Room {
             }
             None => HashMap::new(),
         };
+        self.space_in_turn(turn, folder, (lane, begun))
+    }
+
+    fn space_in_turn<'a>(
+        self: &'a Arc<Self>,
+        turn: MutexGuard<'a, ()>,
+        folder: &'a Path,
+        (lane, begun): (Option<Lane>, HashMap<String, u64>),
+    ) -> Space<'a> {
         let (free, promise) = (self.free(folder), self.promise(folder, 0));
         let reserved = Reserved { promise, lane };
         Space { room: self, folder, reserved, free, begun, most: u64::MAX, _turn: turn }
+    }
+
+    /// Takes room for what comes without an offer, and in no lane.
+    pub(super) fn take(self: &Arc<Self>, folder: &Path, size: u64) -> Result<Promise, Trouble> {
+        let mut space = self.space_in_turn(lock(&self.turn), folder, (None, HashMap::new()));
+        space.take_bytes(size)?;
+        Ok(space.reserved.promise)
     }
 
     /// A lane for a batch with these partial files; `None`: all are in use.
@@ -225,12 +241,17 @@ impl Space<'_> {
     pub(super) fn take(&mut self, path: &str, size: u64) -> Result<u64, Trouble> {
         let begun = self.begun.get(&part_name(path.as_bytes(), size)).copied().unwrap_or(0);
         let needed = size.saturating_sub(begun);
+        self.take_bytes(needed)?;
+        Ok(needed)
+    }
+
+    fn take_bytes(&mut self, needed: u64) -> Result<(), Trouble> {
         if needed > self.free {
             self.free += self.clear(needed - self.free);
         }
         self.free = self.free.checked_sub(needed).ok_or_else(|| no_room(needed, self.free))?;
         self.reserved.promise.add(needed);
-        Ok(needed)
+        Ok(())
     }
 
     /// What was taken is held from now on.
@@ -450,6 +471,23 @@ mod tests {
         space.free = 0;
         assert_eq!(space.take("right", 2 * SIZE).unwrap(), 2 * SIZE);
         assert!(is_there("lane-1", &kept) && !is_there("lane-1", &beside));
+    }
+
+    #[test]
+    fn what_comes_without_an_offer_has_the_room_of_partial_files_that_nobody_wants() {
+        let folder = tempfile::tempdir().unwrap();
+        let (at, room) = (folder.path(), Arc::new(Room::default()));
+        let (used, idle) = (begun(at, "lane-1", "used"), begun(at, "lane-2", "idle"));
+        let of_used = HashSet::from([used.clone()]);
+        let _lane = room.lane(at, &of_used).unwrap();
+        let is_there = |lane: &str, name: &String| parts_folder(at, lane).join(name).exists();
+        let full = room.promise(at, u64::MAX / 2);
+        assert!(room.take(at, 2 * SIZE).is_err() && is_there("lane-2", &idle));
+        let taken = room.take(at, SIZE).unwrap();
+        assert!(is_there("lane-1", &used) && !is_there("lane-2", &idle));
+        assert_eq!(room.promised(), u64::MAX / 2 + SIZE);
+        drop((full, taken));
+        assert_eq!(room.promised(), 0);
     }
 
     #[test]

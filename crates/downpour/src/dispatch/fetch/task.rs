@@ -15,7 +15,7 @@ use crate::dispatch::incoming::{TICK, not_recorded, receipt};
 use crate::dispatch::offer::OfferItem;
 use crate::dispatch::pieces::Piece;
 use crate::dispatch::record::record;
-use crate::dispatch::room::{Promise, no_room};
+use crate::dispatch::room::Promise;
 use crate::dispatch::{Dispatch, lock};
 use crate::object::{Digest, copy_across, open_in, rename_new};
 use crate::receipt::{digests_of, forget_beneath};
@@ -312,11 +312,7 @@ impl Task {
         let (of, folder, room) = (part.clone(), self.folder.clone(), self.dispatch.room.clone());
         let promise = site::blocking(move || {
             let needed = of.needed().map_err(|error| unwritten(of.path().display(), &error))?;
-            let free = room.free(&folder);
-            if free < needed {
-                return Err(Fault::new(ErrorClass::DestinationFull, no_room(needed, free).what));
-            }
-            Ok(room.promise(&folder, needed))
+            room.take(&folder, needed).map_err(|full| Fault::new(full.class(), full.what))
         });
         let promise = promise.await?;
         while_it_grows(part, &promise, self.whole(part, holders)).await?;
