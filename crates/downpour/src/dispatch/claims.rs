@@ -8,10 +8,15 @@ use super::book::until;
 use super::lock;
 use super::policy::waits;
 use crate::site::{Fault, Site};
-use downpour_catalog::{Answer, Change, Claimed, ErrorClass, FileId, Move, Next, Reason, Refused};
+use downpour_catalog::{
+    Answer, Change, Claimed, ErrorClass, FileId, Move, Next, Reason, Refused, Work,
+};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
+
+/// Files that are taken up at a time.
+const TAKEN_UP_MAX: usize = 1000;
 
 /// Claims by file, as they were given.
 #[derive(Debug, Default)]
@@ -60,6 +65,17 @@ impl Claims {
         self.let_go(claimed);
         Ok(())
     }
+
+    /// Without sending anything: what has waited long enough comes back, and what a daemon left that died, or a run that failed, waits
+    /// with the rest.
+    pub(super) async fn take_up(&self, site: &Arc<Site>) -> Result<(), Fault> {
+        let now = site.clock.now();
+        let until = until(now, *site.config().transfer.lease);
+        let lapsed = site.catalog.claim(now, Work::Lapsed, TAKEN_UP_MAX, until).done().await?;
+        self.put_back(site, &lapsed, interrupted()).await?;
+        site.catalog.wake(now, now, TAKEN_UP_MAX).done().await?;
+        Ok(())
+    }
 }
 
 /// What a daemon that died had under way begins again soon.
@@ -94,7 +110,7 @@ mod tests {
     use super::super::{Dispatch, lock};
     use crate::site::{Clock, Daemon, Site, Stop, Wish};
     use downpour_catalog::{
-        Change, ErrorClass, FileId, Move, Next, Replica, ReplicaState, RuleId, State, Work,
+        Change, ErrorClass, FileId, Move, Next, Reason, Replica, ReplicaState, RuleId, State, Work,
     };
     use std::path::Path;
     use std::sync::Arc;
@@ -202,5 +218,32 @@ mod tests {
             states.push(file(&site, id).await.state);
         }
         assert_eq!(states, [State::Waiting, State::Cancelled, State::Sending, State::Sending]);
+    }
+
+    #[tokio::test]
+    async fn what_waits_and_what_was_left_is_taken_up_though_nobody_sends() {
+        let folder = tempfile::tempdir().unwrap();
+        let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let (site, dispatch) = begun(folder.path(), &silent).await;
+        let now = site.clock.now();
+        let (left, rule) = queued(&site, "left").await;
+        let claim = site.catalog.claim(now, Work::QueuedOf(rule), 10, now);
+        assert_eq!(claim.done().await.unwrap().len(), 1);
+        let mut files = vec![left];
+        for (name, next_try) in [("waited", now), ("waits", until(now, Duration::from_secs(600)))] {
+            let (file, _) = queued(&site, name).await;
+            let (reason, error) = (Reason::NoSpace, Some(ErrorClass::DestinationFull));
+            step(&site, file, Next::Waiting { reason, error, next_try, bytes: 0 }).await;
+            files.push(file);
+        }
+        dispatch.claims.take_up(&site).await.unwrap();
+        let mut stand = Vec::new();
+        for id in files {
+            let file = file(&site, id).await;
+            stand.push((file.state, file.error.filter(|_| file.state == State::Waiting)));
+        }
+        let waits = |error| (State::Waiting, Some(error));
+        let (interrupted, full) = (ErrorClass::Interrupted, ErrorClass::DestinationFull);
+        assert_eq!(stand, [waits(interrupted), (State::Queued, None), waits(full)]);
     }
 }

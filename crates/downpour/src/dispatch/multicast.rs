@@ -7,7 +7,8 @@
 //! 3. Each receiver sends its receipts, or what went wrong. A receipt is recorded before the receiver hears that it was
 //!    taken. A file is verified when as many have it as its rule requires.
 //! 4. When everybody who is there has answered and that is not enough, the file waits, as after any failure, and goes again
-//!    for those who lack it. Who joins wakes what waits for it.
+//!    for those who lack it. Who joins wakes what waits for it. The service `dispatch` does that with what has waited long enough;
+//!    while it does not work, this one does.
 
 use super::book::{Book, Held, until};
 use super::link::{REST_MAX, rest, search_limit};
@@ -17,7 +18,7 @@ use super::section::MulticastSection;
 use super::standing::{Given, Presence, Present, Stand, Under};
 use super::standing_ticket::{Said, keep_ticket};
 use super::work::look;
-use super::{Dispatch, lock};
+use super::{Dispatch, SERVICE, lock};
 use crate::cli::{Controller, Interface};
 use crate::product::{Listed, SiteFile, Told, Word};
 use crate::receipt::SignedFileReceipt;
@@ -323,6 +324,9 @@ impl Standing {
                     }
                 }
                 _ = tick.tick() => {
+                    if self.site.supervisor().standstill(SERVICE).is_some() {
+                        self.dispatch.claims.take_up(&self.site).await?;
+                    }
                     if let Some(insert) = session.insert.as_ref().filter(|_| !draining) {
                         self.claim(insert).await?;
                     }
