@@ -1,7 +1,7 @@
 //! What other sites may ask: `/v1/site/offers`, `/v1/site/batches`, `/v1/site/wants`. Each is answered from what it finds; none
 //! waits for bytes.
 
-use super::arriving::{check, judge, may_receive};
+use super::arriving::{Judged, check, judge, may_receive};
 use super::incoming::Incoming;
 use super::link::Wanted;
 use super::offer::{
@@ -11,7 +11,7 @@ use super::people::{BatchReport, TransferReport, transfer_here};
 use super::room::LANES_MAX;
 use super::{Dispatch, here, lock, wants};
 use crate::api::{Allow, Asked, Given, Named, Problem, Routes, Who};
-use crate::site::{Remote, Site, Wish};
+use crate::site::{Fault, Remote, Site, Wish};
 use crate::ticket::Ticket;
 use axum::extract::State;
 use axum::http::StatusCode;
@@ -20,6 +20,7 @@ use downpour_catalog::ErrorClass;
 use futures_util::future::join_all;
 use serde::Deserialize;
 use std::collections::{HashMap, HashSet};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -28,6 +29,8 @@ use utoipa::{IntoParams, OpenApi};
 /// Batches that are known at once, ended ones included, whose receipts take memory: a megabyte at most each. What was told makes
 /// way for what is offered.
 const KNOWN_MAX: usize = 256;
+/// How long an offer waits for the disk of its folder: less than its source waits for the answer.
+const LOOK_TIME: Duration = Duration::from_secs(25);
 /// Longest wait for a batch's end in one answer.
 const WAIT_MAX_S: u64 = 20;
 
@@ -82,13 +85,10 @@ async fn offer(
     dispatch.forget_old();
     if !make_room(&mut lock(&dispatch.incoming)) {
         let what = format!("{KNOWN_MAX} batches are known already");
-        let busy = Problem::new(StatusCode::SERVICE_UNAVAILABLE, "busy", what, "offer it later");
-        return Err(busy.of_class(ErrorClass::OutOfResources));
+        return Err(busy(what, "offer it later"));
     }
-    let folder = may_receive(&site, site.config().inbox_of(&remote.section)).await?;
-    let id = offer.batch.clone();
-    let mut judged = judge(&site, &dispatch.room, &folder, offer).await?;
-    here::find(&site, &dispatch.contents, &folder, &id, &mut judged).await?;
+    let (folder, id) = (site.config().inbox_of(&remote.section), offer.batch.clone());
+    let judged = look(&site, &dispatch, folder.clone(), offer).await?;
     if !judged.taken.is_empty() {
         let bytes = judged.taken.iter().map(|taken| taken.needed).sum();
         judged.reserved.promise.keep(bytes);
@@ -97,6 +97,35 @@ async fn offer(
         lock(&dispatch.incoming).insert(id, Arc::new(incoming));
     }
     Ok(Json(OfferAnswer { items: judged.said }))
+}
+
+/// Judges an offer of files that go to this folder, whose disk may not answer. Then few such looks are under way, however often
+/// something is offered, and each is told so while its source still waits.
+async fn look(
+    site: &Arc<Site>,
+    dispatch: &Arc<Dispatch>,
+    folder: PathBuf,
+    offer: Offer,
+) -> Result<Judged, Problem> {
+    let (turns, at) = (dispatch.turns(&site.config(), &folder), folder.display().to_string());
+    let (site, dispatch) = (site.clone(), dispatch.clone());
+    let judged = async {
+        let turn = turns.acquire_owned().await.expect("it is never closed");
+        let judged = tokio::spawn(async move {
+            // It ends with the work, though nobody may wait for that any more.
+            let _turn = turn;
+            let (folder, id) = (may_receive(&site, folder).await?, offer.batch.clone());
+            let mut judged = judge(&site, &dispatch.room, &folder, offer).await?;
+            here::find(&site, &dispatch.contents, &folder, &id, &mut judged).await?;
+            Ok::<_, Fault>(judged)
+        });
+        judged.await?
+    };
+    let Ok(judged) = tokio::time::timeout(LOOK_TIME, judged).await else {
+        let what = format!("{at} has not answered for {} s", LOOK_TIME.as_secs());
+        return Err(busy(what, "see to its disk, and offer it later"));
+    };
+    Ok(judged?)
 }
 
 /// Whether one more batch may be known. Those that were told make room for it, the oldest first: whose source has lost the
@@ -133,11 +162,10 @@ async fn begin(
     }
     if !incoming.begun.load(Ordering::SeqCst) {
         let arriving = dispatch.arrivals.begin().ok_or_else(|| ending(&site))?;
-        let lane = incoming.lane(&dispatch.room).await?.ok_or_else(|| {
-            let what = format!("{LANES_MAX} batches arrive already");
-            let busy = Problem::new(StatusCode::SERVICE_UNAVAILABLE, "busy", what, "try later");
-            busy.of_class(ErrorClass::OutOfResources)
-        })?;
+        let lane = incoming
+            .lane(&dispatch.room)
+            .await?
+            .ok_or_else(|| busy(format!("{LANES_MAX} batches arrive already"), "try later"))?;
         // A repeated question begins nothing twice; one that was broken off while it waited for a lane begins nothing.
         if !incoming.begun.swap(true, Ordering::SeqCst) {
             let (site, incoming) = (site.clone(), incoming.clone());
@@ -167,8 +195,11 @@ fn broken(items: &[Arrived]) -> Option<&Trouble> {
 
 /// Nothing begins to arrive.
 fn ending(site: &Site) -> Problem {
-    let what = format!("the service `dispatch` of {} ends, or was ended", site.name);
-    let busy = Problem::new(StatusCode::SERVICE_UNAVAILABLE, "busy", what, "offer it later");
+    busy(format!("the service `dispatch` of {} ends, or was ended", site.name), "offer it later")
+}
+
+fn busy(what: impl Into<String>, todo: &str) -> Problem {
+    let busy = Problem::new(StatusCode::SERVICE_UNAVAILABLE, "busy", what, todo);
     busy.of_class(ErrorClass::OutOfResources)
 }
 
@@ -249,9 +280,7 @@ impl Dispatch {
         for incoming in earlier {
             if !incoming.give_up().await {
                 let what = "an earlier batch with some of these files has not ended yet";
-                let status = StatusCode::SERVICE_UNAVAILABLE;
-                let busy = Problem::new(status, "busy", what, "offer them later");
-                return Err(busy.of_class(ErrorClass::OutOfResources));
+                return Err(busy(what, "offer them later"));
             }
         }
         Ok(())
@@ -277,13 +306,42 @@ impl Dispatch {
 
 #[cfg(test)]
 mod tests {
-    use super::{Arrived, Incoming, KNOWN_MAX, Trouble, broken, make_room};
+    use super::{Arrived, Incoming, KNOWN_MAX, Offer, Trouble, broken, look, make_room};
+    use crate::dispatch::Dispatch;
+    use crate::dispatch::arriving::Taken;
     use crate::dispatch::ledger::Ledger;
     use crate::dispatch::room::Room;
+    use crate::site::{Clock, Daemon};
     use downpour_catalog::ErrorClass;
     use std::collections::{HashMap, HashSet};
     use std::sync::Arc;
-    use std::time::Instant;
+    use std::time::{Duration, Instant};
+
+    #[tokio::test]
+    async fn an_offer_is_answered_though_the_disk_of_its_folder_does_not() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("site.toml");
+        std::fs::write(&file, "[site]\nname = 'b'\n[api]\nlisten = '127.0.0.1:0'\n").unwrap();
+        let daemon = Daemon::start(&file, Clock::system()).await.unwrap();
+        daemon.end(Duration::ZERO).await;
+        let (site, inbox) = (daemon.site, folder.path().join("inbox"));
+        let dispatch = Arc::new(Dispatch::new(&site, &Arc::default()));
+        let turns = dispatch.turns(&site.config(), &inbox);
+        let looked = async || {
+            let items = vec![Taken::example("x", 1).item];
+            let offer = Offer { batch: "0".repeat(32), items };
+            look(&site, &dispatch, inbox.clone(), offer).await.map(|judged| judged.said.len())
+        };
+        assert_eq!(looked().await.unwrap(), 1);
+        // Earlier ones have all that there are.
+        let all = u32::try_from(turns.available_permits()).unwrap();
+        let held = turns.acquire_many_owned(all).await.unwrap();
+        tokio::time::pause();
+        assert_eq!(looked().await.unwrap_err().class(), Some(ErrorClass::OutOfResources));
+        tokio::time::resume();
+        drop(held);
+        assert_eq!(looked().await.unwrap(), 1);
+    }
 
     #[test]
     fn what_was_told_makes_room_for_what_is_offered_and_nothing_else_does() {
