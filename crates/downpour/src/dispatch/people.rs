@@ -7,11 +7,12 @@
 use super::fetch::FetchReport;
 use super::incoming::Incoming;
 use super::offer::{Arrived, Wants};
+use super::pieces::read_file;
 use super::submit::{Accepted, Submission, submit};
 use super::why::{Place, Why, WhyList};
 use super::{Dispatch, Progress, lock, wants};
 use crate::api::{Allow, Asked, Detail, Given, Named, Problem, Routes};
-use crate::site::{Fault, Site, SiteEvent, blocking};
+use crate::site::{Config, Fault, Site, SiteEvent};
 use crate::spool::lies_aside;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
@@ -21,7 +22,7 @@ use downpour_catalog::{
     TransferId,
 };
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -476,21 +477,19 @@ async fn release(
 ) -> Result<Json<Done>, Problem> {
     use downpour_catalog::State::Quarantined;
     check(&files)?;
-    let (config, named) = (site.config(), files.files.clone());
+    let named = files.files.clone();
     let quarantined = site.read(move |reader| {
         let mut found = Vec::new();
         for id in named {
-            found.extend(reader.file(FileId(id))?.filter(|file| file.state == Quarantined));
+            let file = reader.file(FileId(id))?.filter(|file| file.state == Quarantined);
+            found.extend(file.map(|file| (file.id, file.name)));
         }
         Ok(found)
     });
-    let mut aside = quarantined.await?;
-    // A spool may not answer: nobody waits for it with a turn to read.
-    let look = move || {
-        aside.retain(|file| lies_aside(&config.spool, &file.name, file.id.0));
-        Ok(aside.into_iter().map(|file| (file.id.0, file.name)).collect())
-    };
-    let aside: BTreeMap<i64, String> = blocking(look).await?;
+    let quarantined = quarantined.await?;
+    let aside = dispatch.aside(&site.config(), &quarantined).await?;
+    let aside = quarantined.into_iter().filter(|(file, _)| aside.contains(file));
+    let aside: BTreeMap<i64, String> = aside.map(|(file, name)| (file.0, name)).collect();
     let rest = files.files.into_iter().filter(|id| !aside.contains_key(id)).collect();
     let rest = Files { files: rest, ..files };
     match aside.first_key_value() {
@@ -505,6 +504,32 @@ async fn release(
             let passed = done.passed + aside.len() as u64;
             Ok(Json(Done { passed, aside: aside.into_keys().collect(), ..done }))
         }
+    }
+}
+
+impl Dispatch {
+    /// Which of these files lie in the quarantine of a spool. One that does not answer has few threads, however often it is asked, and is
+    /// waited for with no turn to read the catalog.
+    pub(super) async fn aside(
+        &self,
+        config: &Config,
+        files: &[(FileId, String)],
+    ) -> Result<HashSet<FileId>, Fault> {
+        let mut aside = HashSet::new();
+        for spool in &config.spool {
+            let mut files = files.to_vec();
+            files.retain(|(_, name)| name.starts_with(&spool.prefix));
+            if files.is_empty() {
+                continue;
+            }
+            let (turns, spool) = (self.turns(config, &spool.folder), [spool.clone()]);
+            let look = move || {
+                files.retain(|(file, name)| lies_aside(&spool, name, file.0));
+                files
+            };
+            aside.extend(read_file(&turns, look).await?.into_iter().map(|(file, _)| file));
+        }
+        Ok(aside)
     }
 }
 
@@ -595,11 +620,34 @@ async fn step_some(
 #[cfg(test)]
 mod tests {
     use crate::api::Problem;
-    use crate::site::{Clock, Daemon, Role, parts};
+    use crate::dispatch::Dispatch;
+    use crate::site::{Clock, Config, Daemon, Role, parts};
     use axum::body::Body;
     use axum::http::{Request, header};
+    use downpour_catalog::FileId;
+    use futures_util::FutureExt as _;
+    use std::sync::Arc;
     use std::time::Duration;
     use tower::ServiceExt as _;
+
+    #[tokio::test]
+    async fn a_spool_that_does_not_answer_is_asked_by_few_and_only_for_files_of_its_own() {
+        let folder = tempfile::tempdir().unwrap();
+        let (file, hung) = (folder.path().join("site.toml"), folder.path().join("hung"));
+        let text = "[site]\nname = 'a'\n[api]\nlisten = '127.0.0.1:0'\n";
+        let spool = format!("[[spool]]\nfolder = '{}'\nprefix = 'hung/'\n", hung.display());
+        let config: Config = toml::from_str(&format!("{text}{spool}")).unwrap();
+        std::fs::write(&file, text).unwrap();
+        let daemon = Daemon::start(&file, Clock::system()).await.unwrap();
+        daemon.end(Duration::ZERO).await;
+        let dispatch = Dispatch::new(&daemon.site, &Arc::default());
+        let turns = dispatch.turns(&config, &hung);
+        let all = u32::try_from(turns.available_permits()).unwrap();
+        let _held = turns.acquire_many_owned(all).await.unwrap();
+        let [own, other] = ["hung/x", "well/x"].map(|name| [(FileId(1), name.to_owned())]);
+        assert!(dispatch.aside(&config, &own).now_or_never().is_none());
+        assert!(dispatch.aside(&config, &other).now_or_never().unwrap().unwrap().is_empty());
+    }
 
     #[tokio::test]
     async fn what_is_asked_of_a_transfer_that_is_not_there_is_said_so() {

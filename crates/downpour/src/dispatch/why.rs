@@ -12,8 +12,8 @@ use super::load::{Names, having, receipts_that_hold};
 use super::route::{Route, is_submitted};
 use super::ways::Way;
 use super::{Dispatch, ReceiverSection, SERVICE, lock};
-use crate::site::{Config, Fault, Site, blocking};
-use crate::spool::{Rules, lies_aside};
+use crate::site::{Config, Fault, Site};
+use crate::spool::Rules;
 use downpour_catalog::{
     Count, Error, ErrorClass, File, FileId, Query, Reason, RuleId, State, Time,
 };
@@ -133,7 +133,7 @@ impl Dispatch {
         from: Place,
     ) -> Result<WhyList, Fault> {
         let links = self.links_now(site.supervisor().standstill(SERVICE));
-        list(site, links, query, from).await
+        self.list(site, links, query, from).await
     }
 
     /// One file.
@@ -156,8 +156,9 @@ impl Dispatch {
             Ok(Some((recorded, links, origin, waiting.bytes)))
         });
         let Some((recorded, links, origin, waiting)) = read.await? else { return Ok(None) };
-        let say = move || Ok((say(&recorded, &links, &configured, now), recorded));
-        let (mut why, Recorded { file, route, .. }) = blocking(say).await?;
+        let aside = self.aside(&configured, &quarantined([&recorded])).await?;
+        let mut why = say(&recorded, !aside.is_empty(), &links, now);
+        let Recorded { file, route, .. } = recorded;
         let to = route.iter().flat_map(|route| &route.to);
         why.ways = to.filter_map(|to| self.way_of(site, (&file, to), &why, waiting)).collect();
         why.sources = self.sources_elsewhere(site, &origin, &file).await?;
@@ -198,37 +199,43 @@ impl Dispatch {
         let ends = [site.name.as_str(), to];
         Some(self.way(site, ends, (beside, lately), (since, file.size, before)))
     }
-}
 
-/// A page of files, as the links are.
-async fn list(site: &Arc<Site>, links: Links, query: Query, from: Place) -> Result<WhyList, Fault> {
-    let (links, config) = (Arc::new(links), site.config());
-    let (own, now, keys) = (site.name.clone(), site.clock.now(), keys(site));
-    let (links_now, configured) = (links.clone(), config.clone());
-    let read = site.read(move |reader| {
-        let names = Names::read(reader)?;
-        let rules = Rules::new(&own, &config.rule);
-        let counts = reader.counts()?;
-        let (ahead, asked) = (ahead(&counts), queries(&query, &from, &counts, &links));
-        let (files, next) = page::find(reader, &asked, from, |reader, found| {
-            let route = |file: &File| Route::of(&config, &rules, names.rule(file.rule));
-            let mut files = still_to(reader, found, route, (&names, &keys))?;
-            files.retain(|(file, route)| {
-                query.error.is_none() || class_of(file, route.as_ref(), &links) == query.error
-            });
-            let record = |(file, route): (File, Option<Route>)| {
-                let lack = lack(reader, &file, route.as_ref(), (&config, &names), &links)?;
-                let ahead = ahead.get(&file.rule).map_or(0, |ahead| ahead.files);
-                Ok(Recorded { file, route, ahead, lack })
-            };
-            files.into_iter().map(record).collect()
-        })?;
-        Ok((files, next.map(|place| place.to_string())))
-    });
-    let (files, next) = read.await?;
-    let say = move |file: &Recorded| say(file, &links_now, &configured, now);
-    let files = blocking(move || Ok(files.iter().map(say).collect())).await?;
-    Ok(WhyList { files, fetches: Vec::new(), next })
+    /// A page of files, as the links are.
+    async fn list(
+        &self,
+        site: &Arc<Site>,
+        links: Links,
+        query: Query,
+        from: Place,
+    ) -> Result<WhyList, Fault> {
+        let (links, config) = (Arc::new(links), site.config());
+        let (own, now, keys) = (site.name.clone(), site.clock.now(), keys(site));
+        let (links_now, configured) = (links.clone(), config.clone());
+        let read = site.read(move |reader| {
+            let names = Names::read(reader)?;
+            let rules = Rules::new(&own, &config.rule);
+            let counts = reader.counts()?;
+            let (ahead, asked) = (ahead(&counts), queries(&query, &from, &counts, &links));
+            let (files, next) = page::find(reader, &asked, from, |reader, found| {
+                let route = |file: &File| Route::of(&config, &rules, names.rule(file.rule));
+                let mut files = still_to(reader, found, route, (&names, &keys))?;
+                files.retain(|(file, route)| {
+                    query.error.is_none() || class_of(file, route.as_ref(), &links) == query.error
+                });
+                let record = |(file, route): (File, Option<Route>)| {
+                    let lack = lack(reader, &file, route.as_ref(), (&config, &names), &links)?;
+                    let ahead = ahead.get(&file.rule).map_or(0, |ahead| ahead.files);
+                    Ok(Recorded { file, route, ahead, lack })
+                };
+                files.into_iter().map(record).collect()
+            })?;
+            Ok((files, next.map(|place| place.to_string())))
+        });
+        let (files, next) = read.await?;
+        let aside = self.aside(&configured, &quarantined(&files)).await?;
+        let say = |of: &Recorded| say(of, aside.contains(&of.file.id), &links_now, now);
+        Ok(WhyList { files: files.iter().map(say).collect(), fetches: Vec::new(), next })
+    }
 }
 
 /// What is asked of the catalog: one state after the other, unless the question is of one.
@@ -366,8 +373,14 @@ struct Recorded {
     lack: Option<String>,
 }
 
-/// Looks into its spool, which may not answer: not for one who reads the catalog.
-fn say(recorded: &Recorded, links: &Links, config: &Config, now: Time) -> Why {
+/// Those that may lie in the quarantine of a spool.
+fn quarantined<'a>(files: impl IntoIterator<Item = &'a Recorded>) -> Vec<(FileId, String)> {
+    let files = files.into_iter().map(|recorded| &recorded.file);
+    let quarantined = files.filter(|file| file.state == State::Quarantined);
+    quarantined.map(|file| (file.id, file.name.clone())).collect()
+}
+
+fn say(recorded: &Recorded, is_aside: bool, links: &Links, now: Time) -> Why {
     let Recorded { file, ahead, lack, .. } = recorded;
     let route = recorded.route.as_ref();
     let is_submitted = route.is_some_and(|route| is_submitted(&route.rule));
@@ -381,8 +394,6 @@ fn say(recorded: &Recorded, links: &Links, config: &Config, now: Time) -> Why {
     let by_people = stopped.map(|_| Reason::Paused);
     let reason = by_people.or(by_link.map(|held| held.reason)).or(file.reason);
     let class = class_of(file, route, links);
-    let is_quarantined = file.state == State::Quarantined;
-    let is_aside = is_quarantined && lies_aside(&config.spool, &file.name, file.id.0);
     let (eta, text) = match (file.state, by_link) {
         _ if stopped.is_some() => (None, stopped.cloned().unwrap_or_default()),
         (State::Waiting, _) => waiting(file, route, held),
@@ -519,7 +530,7 @@ fn queued(route: Option<&Route>, links: &Links, ahead: i64, now: Time) -> (Optio
 
 #[cfg(test)]
 mod tests {
-    use super::{LinkNow, Links, Place, Recorded, WhyList, list, say, trouble};
+    use super::{LinkNow, Links, Place, Recorded, WhyList, say, trouble};
     use crate::dispatch::book::Held;
     use crate::dispatch::fixture::new_file;
     use crate::dispatch::link::{Link, Wanted, seed};
@@ -567,7 +578,7 @@ mod tests {
         let file = File { state, reason, ..Held::example("x").file };
         let mut recorded = Recorded { file, route: Some(route), ahead: 500, lack: None };
         let why = |recorded: &Recorded, links: &Links| {
-            let why = say(recorded, links, &config, NOW);
+            let why = say(recorded, false, links, NOW);
             (why.reason.unwrap_or_default(), why.class, why.eta_us.map(Time), why.text)
         };
         let (reason, class, eta, text) = why(&recorded, &links(Wanted::Open, None, 100.0));
@@ -660,7 +671,7 @@ mod tests {
 
     /// The first page, as if the service worked.
     async fn found(dispatch: &Dispatch, site: &Arc<Site>, query: Query) -> WhyList {
-        list(site, dispatch.links_now(None), query, Place::default()).await.unwrap()
+        dispatch.list(site, dispatch.links_now(None), query, Place::default()).await.unwrap()
     }
 
     #[tokio::test]
