@@ -19,7 +19,7 @@ use std::fs::File;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
 /// Part of the file system that is left free.
 const SPARE: u64 = 64 << 20;
@@ -36,8 +36,23 @@ pub(super) struct Room {
     promised: Mutex<HashMap<u64, u64>>,
     /// Held for no disk, which may not answer: what ends gives its lane back wherever it runs. More lanes come in use in turn only.
     lanes: Mutex<Used>,
-    /// Held by who takes room or a lane, for as long as the disk takes.
-    turn: Mutex<()>,
+    /// File systems on which somebody takes room or a lane, for as long as the disk takes: one at a time, and one that does not answer
+    /// holds up no other.
+    turns: Mutex<HashSet<u64>>,
+    turn_over: Condvar,
+}
+
+/// Nobody else takes room or a lane on a file system.
+struct Turn {
+    room: Arc<Room>,
+    device: u64,
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        lock(&self.room.turns).remove(&self.device);
+        self.room.turn_over.notify_all();
+    }
 }
 
 fn no_room(size: u64, free: u64) -> Trouble {
@@ -84,7 +99,7 @@ impl Room {
         folder: &'a Path,
         parts: &HashSet<String>,
     ) -> Space<'a> {
-        let turn = lock(&self.turn);
+        let turn = self.turn(folder);
         let lane = self.lane_in_turn(folder, parts);
         let begun: HashMap<String, u64> = match &lane {
             Some(lane) => {
@@ -98,7 +113,7 @@ impl Room {
 
     fn space_in_turn<'a>(
         self: &'a Arc<Self>,
-        turn: MutexGuard<'a, ()>,
+        turn: Turn,
         folder: &'a Path,
         (lane, begun): (Option<Lane>, HashMap<String, u64>),
     ) -> Space<'a> {
@@ -109,14 +124,14 @@ impl Room {
 
     /// Takes room for what comes without an offer, and in no lane.
     pub(super) fn take(self: &Arc<Self>, folder: &Path, size: u64) -> Result<Promise, Trouble> {
-        let mut space = self.space_in_turn(lock(&self.turn), folder, (None, HashMap::new()));
+        let mut space = self.space_in_turn(self.turn(folder), folder, (None, HashMap::new()));
         space.take_bytes(size)?;
         Ok(space.reserved.promise)
     }
 
     /// A lane for a batch with these partial files; `None`: all are in use.
     pub(super) fn lane(self: &Arc<Self>, folder: &Path, parts: &HashSet<String>) -> Option<Lane> {
-        let _turn = lock(&self.turn);
+        let _turn = self.turn(folder);
         self.lane_in_turn(folder, parts)
     }
 
@@ -125,6 +140,17 @@ impl Room {
         let key = (folder.to_owned(), best_lane(folder, &used, parts)?);
         lock(&self.lanes).insert(key.clone());
         Some(Lane { room: self.clone(), key })
+    }
+
+    /// Waits until it is somebody's turn on the file system of a folder.
+    fn turn(self: &Arc<Self>, folder: &Path) -> Turn {
+        let device = device(folder).map_or(0, |(_, device)| device);
+        let mut turns = lock(&self.turns);
+        while !turns.insert(device) {
+            turns = self.turn_over.wait(turns).unwrap_or_else(PoisonError::into_inner);
+        }
+        drop(turns);
+        Turn { room: self.clone(), device }
     }
 
     fn used(&self) -> Used {
@@ -233,7 +259,7 @@ pub(super) struct Space<'a> {
     begun: HashMap<String, u64>,
     /// No more than this can be made free.
     most: u64,
-    _turn: MutexGuard<'a, ()>,
+    _turn: Turn,
 }
 
 impl Space<'_> {
@@ -340,7 +366,7 @@ impl Room {
 
 #[cfg(test)]
 mod tests {
-    use super::{Room, parts_folder};
+    use super::{Room, Turn, lock, parts_folder};
     use crate::object::{free_bytes, part_name};
     use rustix::fs::{FallocateFlags, FlockOperation, fallocate, flock};
     use std::collections::HashSet;
@@ -488,6 +514,21 @@ mod tests {
         assert_eq!(room.promised(), u64::MAX / 2 + SIZE);
         drop((full, taken));
         assert_eq!(room.promised(), 0);
+    }
+
+    #[test]
+    fn a_disk_that_does_not_answer_holds_up_what_goes_to_no_other() {
+        let (folder, none) = (tempfile::tempdir().unwrap(), HashSet::new());
+        let (at, room) = (folder.path(), Arc::new(Room::default()));
+        let _hung = Turn { room: room.clone(), device: u64::MAX };
+        lock(&room.turns).insert(u64::MAX);
+        let space = room.space(at, &none);
+        let (of, inbox) = (room.clone(), at.to_owned());
+        let next = std::thread::spawn(move || of.lane(&inbox, &HashSet::new()).unwrap());
+        assert_eq!(lock(&room.turns).len(), 2, "one at a time");
+        drop(space);
+        assert_eq!(next.join().unwrap().name(), "lane-0");
+        assert_eq!(lock(&room.turns).len(), 1);
     }
 
     #[test]
