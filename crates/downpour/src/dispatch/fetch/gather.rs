@@ -16,9 +16,9 @@ mod line;
 
 use super::super::ledger::Session;
 use super::super::pieces::{PIECE_LEN_MAX, Piece};
-use super::decisive;
 use super::part::Part;
 use super::task::blocking;
+use super::{decisive, keep_newest};
 use crate::report::PlanLine;
 use crate::site::{Fault, Remote};
 use downpour_catalog::ErrorClass;
@@ -211,6 +211,11 @@ impl Way {
 }
 
 impl State {
+    fn tell(&mut self, what: String) {
+        self.told.push(what);
+        keep_newest(&mut self.told);
+    }
+
     fn brought(&self) -> u64 {
         self.ways.iter().map(|way| way.brought).sum()
     }
@@ -401,7 +406,7 @@ impl Gather {
         self.take_back(state);
         let told = format!("now from {next}: {why}");
         tracing::info!(file = %self.piece.name, "{told}");
-        state.told.push(told);
+        state.tell(told);
         self.changed.notify_waiters();
     }
 
@@ -423,7 +428,7 @@ impl Gather {
         }
         state.ways[source].set_active(false);
         let name = self.places[source].remote.name();
-        state.told.push(format!("{name} failed: {what}"));
+        state.tell(format!("{name} failed: {what}"));
         let fault = Fault::new(*class, format!("{name}: {what}"));
         state.failed = Some(match state.failed.take() {
             Some(before) => decisive(before, fault),
@@ -488,12 +493,13 @@ impl Steered for FromSite {
 
     fn decided(&self, decision: &Decision) {
         let name = self.gather.places[self.source].remote.name();
-        self.gather.lock().told.push(format!("{name}: {}", decision.why));
+        self.gather.lock().tell(format!("{name}: {}", decision.why));
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::CHANGES_MAX;
     use super::{Asking, Begin, Gather, Holder, Part, Piece, Seen, SeenOf, Source};
     use crate::site::{Fault, Remote, RemoteSection};
     use axum::body::{Body, to_bytes};
@@ -649,5 +655,23 @@ mod tests {
         let mut answer = Response::new(Body::from_stream(first.chain(stream::once(rest))));
         answer.headers_mut().insert(CONTENT_LENGTH, len.into());
         answer
+    }
+
+    #[test]
+    fn of_what_is_told_the_newest_is_kept() {
+        let folder = tempfile::tempdir().unwrap();
+        let part = Arc::new(Part::open(folder.path().join("whole.part"), LEN, "b").unwrap());
+        let piece = Piece {
+            site: "a".to_owned(),
+            name: "whole".to_owned(),
+            version: 1,
+            blake3: String::new(),
+            start: 0,
+            len: 0,
+        };
+        let gather = Gather::new(piece, (LEN, &BTreeSet::new()), Vec::new(), (part, false));
+        (0..=CHANGES_MAX).for_each(|n| gather.lock().tell(n.to_string()));
+        let told = gather.seen().told;
+        assert_eq!((told.len(), told[0].as_str()), (CHANGES_MAX, "1"));
     }
 }

@@ -283,8 +283,7 @@ impl FetchReport {
 
     fn changed(&mut self, what: impl IntoIterator<Item = String>) {
         self.changes.extend(what);
-        let old = self.changes.len().saturating_sub(CHANGES_MAX);
-        self.changes.drain(..old);
+        keep_newest(&mut self.changes);
     }
 
     /// What came before, of whom, stays.
@@ -348,6 +347,11 @@ async fn fetch(
     }
     task::spawn(&dispatch, &site, fetch, wish, Some(ready));
     Ok(Json(report))
+}
+
+/// Of what was told, no more than a report tells.
+fn keep_newest(told: &mut Vec<String>) {
+    told.drain(..told.len().saturating_sub(CHANGES_MAX));
 }
 
 fn some_can_be_asked(holders: &[Holder]) -> Result<(), String> {

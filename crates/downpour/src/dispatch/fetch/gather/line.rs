@@ -211,8 +211,8 @@ impl Gather {
         way.sight.told(line - place.lines.start, head.told);
         // Once: it is told with each answer.
         if let (false, Some(lacks)) = (way.lacks, &head.lacks) {
-            state.told.push(format!("{}: {lacks}", place.remote.name()));
             way.lacks = true;
+            state.tell(format!("{}: {lacks}", place.remote.name()));
         }
     }
 
