@@ -26,12 +26,13 @@ use crate::progress::{Phase, Snapshot};
 use crate::receipt::InPlace;
 use crate::session::{TakeProducts, take_products};
 use crate::site::section::Complaint;
-use crate::site::{Config, Fault, Running, Service, Site, Status, Stop, Wish};
+use crate::site::{Config, Fault, Running, Service, Site, Status, Stop, Wish, blocking};
 use crate::ticket::Ticket;
 use downpour_catalog::ErrorClass;
 use downpour_transport::identity::PublicKey;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::pin::pin;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
@@ -149,6 +150,13 @@ impl Wanted {
         }
         ticket.check_time(SystemTime::now()).map_err(|expired| format!("{at}: {expired}"))?;
         Ok(ticket)
+    }
+
+    /// The same after a time, read where that may block: it may lie on a disk that does not answer.
+    async fn ticket_in(&self, wait: Duration) -> Result<Ticket, String> {
+        tokio::time::sleep(wait).await;
+        let wanted = self.clone();
+        blocking(move || Ok(wanted.ticket())).await.map_err(|fault| fault.what)?
     }
 
     fn interface(&self) -> Result<Option<Interface>, String> {
@@ -281,8 +289,16 @@ impl Listen {
         if banned() {
             return Err("an operator banned the link".to_owned());
         }
-        let ticket = wanted.ticket()?;
-        let folder = may_receive(site, wanted.folder.clone()).await.map_err(|fault| fault.what)?;
+        let begins = async {
+            let ticket = wanted.ticket_in(Duration::ZERO).await?;
+            let folder = may_receive(site, wanted.folder.clone()).await;
+            Ok::<_, String>((ticket, folder.map_err(|fault| fault.what)?))
+        };
+        let (ticket, folder) = tokio::select! {
+            begins = begins => begins?,
+            _ = ended.wait_for(|ended| *ended) => return Ok(()),
+            () = stop.asked() => return Ok(()),
+        };
         let mut running = take_products(TakeProducts {
             identity: site.identity.clone(),
             ticket: ticket.clone(),
@@ -293,6 +309,7 @@ impl Listen {
             memory_bytes: MEMORY,
         });
         let mut look = tokio::time::interval(LOOK);
+        let mut replaced = pin!(wanted.ticket_in(LOOK));
         let (mut stopping, mut draining) = (false, false);
         loop {
             tokio::select! {
@@ -308,7 +325,11 @@ impl Listen {
                 () = stop.asked(), if !draining => draining = true,
                 _ = look.tick() => {
                     running.progress().into_iter().for_each(|seen| self.tell(&wanted.site, how(seen)));
-                    stopping |= banned() || wanted.ticket().is_ok_and(|now| now != ticket);
+                    stopping |= banned();
+                }
+                now = &mut replaced => {
+                    stopping |= now.is_ok_and(|now| now != ticket);
+                    replaced.set(wanted.ticket_in(LOOK));
                 }
             }
             let may_leave = || clerk.has_told_all() || !running.has_begun();
@@ -435,9 +456,12 @@ mod tests {
     use super::{Arrivals, Clerk, Dispatch, How, Listen, SiteFile, Ticket, Wanted, Wish, lock};
     use crate::object::Digest;
     use crate::receipt::{Line, read_log};
-    use crate::site::{Clock, Daemon, Stop};
+    use crate::site::{Clock, Daemon, Site, Stop};
     use downpour_transport::control::Token;
-    use downpour_transport::identity::Identity;
+    use downpour_transport::identity::{Identity, PublicKey};
+    use rustix::fs::{CWD, FileType, Mode, OFlags, mknodat};
+    use std::os::unix::fs::OpenOptionsExt as _;
+    use std::path::Path;
     use std::sync::Arc;
     use std::time::Duration;
     use tokio::sync::watch;
@@ -460,10 +484,8 @@ mod tests {
         clerk.placed(file, (digest, true)).unwrap();
     }
 
-    #[tokio::test]
-    async fn as_it_drains_it_waits_for_no_sender_that_is_away_and_signs_for_what_that_sent() {
-        let folder = tempfile::tempdir().unwrap();
-        let (at, key) = (folder.path(), Identity::generate().public_key());
+    /// A site that is to take part in the session of one with this key.
+    async fn begun(at: &Path, key: PublicKey) -> Arc<Site> {
         let text = "[site]\nname = 'b'\n[api]\nlisten = '127.0.0.1:0'\n[[remote]]\nname = 'a'\n";
         let text = format!("{text}key = '{key}'\nfolder = 'in'\nmulticast = 'ticket'\n");
         std::fs::write(at.join("site.toml"), text).unwrap();
@@ -471,7 +493,46 @@ mod tests {
         let daemon = Daemon::start(&at.join("site.toml"), Clock::system()).await.unwrap();
         // The test has the only one that takes part.
         daemon.end(Duration::ZERO).await;
-        let site = daemon.site;
+        daemon.site
+    }
+
+    #[tokio::test]
+    async fn as_it_drains_it_waits_for_no_disk_that_does_not_answer() {
+        let folder = tempfile::tempdir().unwrap();
+        let (at, key) = (folder.path(), Identity::generate().public_key());
+        let site = begun(at, key).await;
+        let ticket = at.join("ticket");
+        mknodat(CWD, &ticket, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+        let wanted = Wanted::all(&site.config()).remove(0);
+        let (wish, stop) = Stop::new();
+        let arrivals = Arrivals::new();
+        arrivals.follow(&stop);
+        let clerk = Arc::new(Clerk::new(at.join("in"), site.identity.clone(), None));
+        let listen = Listen::new(&Arc::new(Dispatch::new(&site, &Arc::default())));
+        let (_end, ended) = watch::channel(false);
+        let takes_part = listen.take_part(&site, &wanted, (&clerk, &arrivals), (ended, stop));
+        let drains = async {
+            let mut end = std::fs::File::options();
+            end.write(true).custom_flags(OFlags::NONBLOCK.bits() as i32);
+            // There is one when somebody reads, who gets no answer until it is closed.
+            let end = loop {
+                match end.open(&ticket) {
+                    Ok(end) => break end,
+                    Err(_) => tokio::time::sleep(Duration::from_millis(5)).await,
+                }
+            };
+            wish.send_replace(Wish::Drain);
+            end
+        };
+        let both = async { tokio::join!(takes_part, drains) };
+        tokio::time::timeout(Duration::from_secs(60), both).await.expect("it has left");
+    }
+
+    #[tokio::test]
+    async fn as_it_drains_it_waits_for_no_sender_that_is_away_and_signs_for_what_that_sent() {
+        let folder = tempfile::tempdir().unwrap();
+        let (at, key) = (folder.path(), Identity::generate().public_key());
+        let site = begun(at, key).await;
         let ticket = Ticket {
             addrs: vec!["127.0.0.1:9".to_owned()],
             key,
