@@ -113,7 +113,7 @@ impl Pacer {
     }
 
     /// When the next burst may leave: at or before `now` means at once.
-    pub fn next_send(&self, _now: Timestamp) -> Timestamp {
+    pub fn next_send(&self) -> Timestamp {
         self.due.max(self.not_before)
     }
 
@@ -190,7 +190,7 @@ mod tests {
             let now = Timestamp::ZERO + rest;
             let packets = pacer.resume(now);
             assert!(pacer.on_sent(now, u64::from(packets * LEN)).is_zero());
-            (packets, pacer.next_send(now).since(now), pacer.burst_packets())
+            (packets, pacer.next_send().since(now), pacer.burst_packets())
         };
         // 4 in the half millisecond that any burst may have, and 8 a millisecond more.
         let (packets, gap, next) = after(ms(100), ms(10));
@@ -209,7 +209,7 @@ mod tests {
         let mut now = Timestamp::ZERO;
         for turn in 0..10_000u64 {
             // Up to 0.4 ms late, never two bursts.
-            now = now.max(pacer.next_send(now)) + Duration::from_micros(turn * 7 % 400);
+            now = now.max(pacer.next_send()) + Duration::from_micros(turn * 7 % 400);
             let bytes = u64::from(pacer.burst_packets()) * u64::from(LEN);
             assert_eq!(pacer.on_sent(now, bytes), Duration::ZERO);
             sent += bytes;
@@ -224,7 +224,7 @@ mod tests {
         let mut pacer = Pacer::new(Timestamp::ZERO, rate, LEN);
         let (mut now, mut sent) = (Timestamp::ZERO, 0);
         for _ in 0..1000 {
-            now = now.max(pacer.next_send(now)) + Duration::from_millis(2);
+            now = now.max(pacer.next_send()) + Duration::from_millis(2);
             let bytes = u64::from(pacer.burst_packets_at(now) * LEN);
             assert_eq!(pacer.on_sent(now, bytes), Duration::ZERO);
             sent += bytes;
@@ -245,7 +245,7 @@ mod tests {
         let (mut now, mut sent) = (stall, first);
         let until = stall + Duration::from_millis(50);
         while now < until {
-            now = pacer.next_send(now);
+            now = pacer.next_send();
             let most = Rate::from_mbps(200).bytes_in(now.since(stall)) + first;
             assert!(sent <= most, "{sent} bytes {:?} after the stall", now.since(stall));
             let next = burst(&pacer, now);

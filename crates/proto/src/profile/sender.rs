@@ -425,7 +425,7 @@ impl Sender {
             return None;
         }
         if self.burst_left == 0 {
-            if self.pacer.next_send(now) > now {
+            if self.pacer.next_send() > now {
                 return None;
             }
             self.burst_left = self.pacer.burst_packets();
@@ -463,7 +463,7 @@ impl Sender {
             return None;
         }
         let busy = !self.queue.is_empty() || self.config.profile.recovery.has_next(&self.ready());
-        let pace = if busy { self.pacer.next_send(self.now) } else { Timestamp::MAX };
+        let pace = if busy { self.pacer.next_send() } else { Timestamp::MAX };
         Some(pace.min(self.period_at + PERIOD_SLACK).min(self.keep_until))
     }
 

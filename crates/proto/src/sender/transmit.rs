@@ -106,7 +106,7 @@ impl Sender {
 
     /// The pacer's deadline has come.
     pub(super) fn begin_burst(&mut self) {
-        let due = self.pacer.next_send(self.now);
+        let due = self.pacer.next_send();
         if due > self.now {
             self.timers.set(Reason::Pace, due);
             return;
@@ -145,7 +145,7 @@ impl Sender {
     /// There may be something to send again.
     pub(super) fn wake_pacer(&mut self) {
         if self.started && self.burst_left == 0 && !self.timers.is_set(Reason::Pace) {
-            self.timers.set(Reason::Pace, self.pacer.next_send(self.now).max(self.now));
+            self.timers.set(Reason::Pace, self.pacer.next_send().max(self.now));
         }
     }
 
@@ -248,7 +248,7 @@ impl Sender {
         self.burst_left -= 1;
         if self.burst_left == 0 {
             self.end_burst();
-            self.timers.set(Reason::Pace, self.pacer.next_send(self.now));
+            self.timers.set(Reason::Pace, self.pacer.next_send());
         }
         transmit
     }

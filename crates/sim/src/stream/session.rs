@@ -296,7 +296,7 @@ impl Session {
         if now < self.fed_from {
             return self.poll_due.min(self.fed_from);
         }
-        self.pacer.next_send(now).max(now)
+        self.pacer.next_send().max(now)
     }
 
     fn send_poll(
