@@ -7,7 +7,7 @@
 #![no_main]
 
 use arbitrary::Arbitrary;
-use downpour_proto::receiver::{Arrival, Disposition, PULLS_DEFAULT, Pull, Work, WorkDone};
+use downpour_proto::receiver::{Disposition, PULLS_DEFAULT, Pull, Work, WorkDone};
 use downpour_proto::wire::{Advert, Header, Kind, OpenBlock, Poll};
 use downpour_proto::{
     BlockId, BlockKind, Duration, Epoch, Geometry, PacketNumber, Receiver, ReceiverConfig,
@@ -31,7 +31,8 @@ enum Operation {
         k: u8,
         symbol: u8,
         repair: bool,
-        ce: bool,
+        /// Stands in the seeds.
+        _unused: bool,
     },
     Poll {
         round: u32,
@@ -138,20 +139,20 @@ impl Driver {
     }
 
     /// A symbol of any length: only the last source symbol may be short, and only in a session of products.
-    fn symbol(&mut self, kind: Kind, len: usize, ce: bool) {
+    fn symbol(&mut self, kind: Kind, len: usize) {
         let Kind::Symbol { block, k, symbol } = kind else { return };
         let full = usize::from(GEOMETRY.symbol_len);
         let held = |driver: &Self| driver.kept.get(&block).map_or(0, BTreeSet::len);
         let before = held(self);
-        self.datagram(kind, &[0; 8][..len], ce);
+        self.datagram(kind, &[0; 8][..len]);
         let cut = !self.resume && symbol.raw() + 1 == k && (1..full).contains(&len);
         assert!(len == full || cut || held(self) == before, "{len} bytes were kept");
     }
 
-    fn datagram(&mut self, kind: Kind, body: &[u8], ce: bool) {
+    fn datagram(&mut self, kind: Kind, body: &[u8]) {
         let header = Header { epoch: Epoch(0), stream: StreamId(1), packet_low: 1, kind };
-        let arrival = Arrival { at: self.now, is_marked: ce };
-        let Ok(disposition) = self.machine.handle_datagram(self.now, arrival, &header, body) else {
+        let Ok(disposition) = self.machine.handle_datagram(self.now, self.now, &header, body)
+        else {
             return;
         };
         if let (Disposition::Keep, Kind::Symbol { block, symbol, .. }) = (disposition, kind) {
@@ -164,7 +165,7 @@ impl Driver {
 
     fn apply(&mut self, operation: Operation) {
         match operation {
-            Operation::Symbol { manifest, number, k: raw, symbol, repair, ce } => {
+            Operation::Symbol { manifest, number, k: raw, symbol, repair, .. } => {
                 let k = k(raw);
                 let symbol = if repair {
                     SymbolId::repair(u16::from(symbol))
@@ -177,7 +178,7 @@ impl Driver {
                     short @ 16.. => short as usize - 16,
                     _ => usize::from(GEOMETRY.symbol_len),
                 };
-                self.symbol(kind, len, ce);
+                self.symbol(kind, len);
             }
             Operation::Poll { round, group, grtt_us, finished, me, share, ends, blocks } => {
                 let poll = Poll {
@@ -196,18 +197,18 @@ impl Driver {
                 };
                 let mut body = Vec::new();
                 poll.emit(&mut body);
-                self.datagram(Kind::Poll, &body, false);
+                self.datagram(Kind::Poll, &body);
             }
             Operation::Advert { blocks } => {
                 let blocks = blocks.iter().take(128).map(Listing::open_block).collect();
                 let mut body = Vec::new();
                 Advert { blocks }.emit(&mut body);
-                self.datagram(Kind::Advert, &body, false);
+                self.datagram(Kind::Advert, &body);
             }
             Operation::Raw { kind, body } => {
                 let receiver = ReceiverId(1);
                 let kinds = [Kind::Poll, Kind::Advert, Kind::Probe, Kind::Feedback { receiver }];
-                self.datagram(kinds[usize::from(kind) % kinds.len()], &body, false);
+                self.datagram(kinds[usize::from(kind) % kinds.len()], &body);
             }
             Operation::Wait { micros } => {
                 self.now = self.now + Duration::from_micros(u64::from(micros));

@@ -195,7 +195,6 @@ impl Driver {
             polled_at: self.now,
             received,
             host_drops: u64::from(drops),
-            ce_marks: 0,
             data_held: u32::from(held),
             needs: needs.iter().take(64).map(need).collect(),
         };

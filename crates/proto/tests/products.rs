@@ -1,7 +1,7 @@
 //! The sending machine in a session of products: what it sends of each symbol, and what its pauses are taken for.
 
 use downpour_proto::rate::{Fixed, RateController, RatePhase, RateSample, RateSummary};
-use downpour_proto::receiver::{self, Arrival, PULLS_DEFAULT};
+use downpour_proto::receiver::{self, PULLS_DEFAULT};
 use downpour_proto::sender::{Delivery, Event, Work, WorkDone};
 use downpour_proto::wire::{Feedback, Kind};
 use downpour_proto::{
@@ -118,7 +118,6 @@ fn report(sender: &mut Sender, now: Timestamp, from: ReceiverId, received: u64) 
         polled_at: now,
         received,
         host_drops: 0,
-        ce_marks: 0,
         data_held: 0,
         needs: Vec::new(),
     };
@@ -334,7 +333,7 @@ fn a_sample_that_began_in_a_pause_is_limited_by_what_there_was_to_send() {
             if let Kind::Symbol { .. } = transmit.header.kind {
                 message.resize(transmit.body_len, 0);
             }
-            receiver.handle_datagram(now, Arrival::now(now), &transmit.header, &message).unwrap();
+            receiver.handle_datagram(now, now, &transmit.header, &message).unwrap();
             while let Some(work) = receiver.poll_work() {
                 if let receiver::Work::Complete { block, .. } = work {
                     receiver.handle_work(now, receiver::WorkDone::Stored(block));

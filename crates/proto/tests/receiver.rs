@@ -1,7 +1,7 @@
 //! The receiving machine alone, in situations that a network brings seldom.
 
 use downpour_proto::rate::Load;
-use downpour_proto::receiver::{Arrival, Disposition, Event, Pull, Work, WorkDone};
+use downpour_proto::receiver::{Disposition, Event, Pull, Work, WorkDone};
 use downpour_proto::wire::{Feedback, Header, Kind, OpenBlock, ParseError, Poll, Presence};
 use downpour_proto::{
     BlockId, Code, Duration, Epoch, Geometry, PacketNumber, Rate, Receiver, ReceiverConfig,
@@ -43,13 +43,11 @@ const fn header(kind: Kind) -> Header {
 fn symbol(receiver: &mut Receiver, number: u32, index: u16) -> Disposition {
     let block = BlockId::data(number).expect("small");
     let header = header(Kind::Symbol { block, k: 8, symbol: SymbolId::source(index) });
-    receiver.handle_datagram(NOW, Arrival::now(NOW), &header, &[0, 0]).expect("well formed")
+    receiver.handle_datagram(NOW, NOW, &header, &[0, 0]).expect("well formed")
 }
 
 fn hear(receiver: &mut Receiver, poll: &[u8]) {
-    receiver
-        .handle_datagram(NOW, Arrival::now(NOW), &header(Kind::Poll), poll)
-        .expect("well formed");
+    receiver.handle_datagram(NOW, NOW, &header(Kind::Poll), poll).expect("well formed");
 }
 
 fn poll(round: u32, data_end: u32, blocks: Vec<OpenBlock>) -> Vec<u8> {
@@ -107,7 +105,7 @@ fn symbols_that_the_session_cannot_have_are_refused() {
     let block = BlockId::data(0).expect("small");
     let mut hear = |k, symbol| {
         let header = header(Kind::Symbol { block, k, symbol });
-        receiver.handle_datagram(NOW, Arrival::now(NOW), &header, &[0, 0])
+        receiver.handle_datagram(NOW, NOW, &header, &[0, 0])
     };
     assert_eq!(hear(9, SymbolId::source(8)), Err(ParseError::BadField), "k above K");
     let end = GEOMETRY.code.repair_max(8);
@@ -122,7 +120,7 @@ fn no_other_symbol_may_be_short() {
     let hear = |products, symbol, len| {
         let block = BlockId::data(0).expect("small");
         let header = header(Kind::Symbol { block, k: 3, symbol });
-        receiver_of(products).handle_datagram(NOW, Arrival::now(NOW), &header, &[1; 4][..len])
+        receiver_of(products).handle_datagram(NOW, NOW, &header, &[1; 4][..len])
     };
     let (kept, refused) = (Ok(Disposition::Keep), Err(ParseError::Truncated));
     let last = SymbolId::source(2);
@@ -291,7 +289,7 @@ fn who_greets_goes_on_when_the_stream_is_lost_until_it_is_told_to_leave() {
     // One datagram that came through is not the stream.
     let (at, block) = (NOW + Duration::from_millis(2500), BlockId::data(0).expect("small"));
     let symbol = header(Kind::Symbol { block, k: 8, symbol: SymbolId::source(0) });
-    receiver.handle_datagram(at, Arrival::now(at), &symbol, &[0, 0]).expect("well formed");
+    receiver.handle_datagram(at, at, &symbol, &[0, 0]).expect("well formed");
     greetings(&mut receiver, 1500);
     let lost = std::iter::from_fn(|| receiver.poll_event()).any(|e| e == Event::StreamLost);
     assert!(lost);
@@ -302,9 +300,8 @@ fn who_greets_goes_on_when_the_stream_is_lost_until_it_is_told_to_leave() {
     greetings(&mut receiver, 4000);
     assert!(greetings(&mut receiver, 1000) > 8);
     let at = NOW + Duration::from_secs(13);
-    let heard = Arrival::now(at);
     let poll = poll(8, 0, Vec::new());
-    receiver.handle_datagram(at, heard, &header(Kind::Poll), &poll).expect("well formed");
+    receiver.handle_datagram(at, at, &header(Kind::Poll), &poll).expect("well formed");
     assert!(std::iter::from_fn(|| receiver.poll_event()).any(|e| e == Event::StreamHeard));
     assert_eq!(greetings(&mut receiver, 500), 0);
 }
@@ -323,9 +320,7 @@ fn who_has_lost_the_stream_leaves_it_too_when_a_poll_says_so() {
         let mut body = Vec::new();
         poll.emit(&mut body);
         let lost: Vec<Event> = std::iter::from_fn(|| receiver.poll_event()).collect();
-        receiver
-            .handle_datagram(now, Arrival::now(now), &header(Kind::Poll), &body)
-            .expect("well formed");
+        receiver.handle_datagram(now, now, &header(Kind::Poll), &body).expect("well formed");
         let heard: Vec<Event> = std::iter::from_fn(|| receiver.poll_event()).collect();
         (lost, heard)
     };
@@ -355,7 +350,7 @@ fn who_has_lost_the_stream_joins_anew_until_it_is_heard_or_told_to_leave() {
     assert_eq!(events(&mut receiver, 5), [Event::StreamQuiet, Event::StreamLost]);
     assert_eq!(events(&mut receiver, 40), [Event::StreamQuiet; 4]);
     let (at, poll) = (NOW + Duration::from_secs(45), poll(8, 0, Vec::new()));
-    receiver.handle_datagram(at, Arrival::now(at), &header(Kind::Poll), &poll).unwrap();
+    receiver.handle_datagram(at, at, &header(Kind::Poll), &poll).unwrap();
     let after = [Event::StreamHeard, Event::StreamQuiet, Event::StreamLost, Event::StreamQuiet];
     assert_eq!(events(&mut receiver, 14), after);
     receiver.set_on_stream(NOW + Duration::from_secs(59), false);
@@ -373,7 +368,7 @@ fn only_who_limits_the_session_passes_on_what_senders_say() {
     presence(1).emit(&mut own);
     let hear_own = |receiver: &mut Receiver, by| {
         let header = header(Kind::Presence { receiver: by });
-        let heard = receiver.handle_datagram(NOW, Arrival::now(NOW), &header, &own);
+        let heard = receiver.handle_datagram(NOW, NOW, &header, &own);
         heard.map(|_| receiver.poll_event())
     };
     let passed_on = |receiver: &mut Receiver| {

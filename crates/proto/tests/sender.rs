@@ -194,7 +194,6 @@ const SAYS_NOTHING: Feedback = Feedback {
     polled_at: Timestamp::ZERO,
     received: 0,
     host_drops: 0,
-    ce_marks: 0,
     data_held: 0,
     needs: Vec::new(),
 };

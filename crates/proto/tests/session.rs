@@ -2,7 +2,7 @@
 //! with how much repair, and does it say the right things when receivers come and go? The large networks,
 //! queues and random swarms are in `downpour-sim`.
 
-use downpour_proto::receiver::{self, Arrival, Disposition, Pull};
+use downpour_proto::receiver::{self, Disposition, Pull};
 use downpour_proto::sender::{self, Delivery};
 use downpour_proto::wire::{Feedback, Kind, Need, Poll};
 use downpour_proto::{
@@ -232,8 +232,7 @@ impl Net {
                 if !node.alive {
                     return;
                 }
-                let disposition =
-                    node.machine.handle_datagram(now, Arrival::now(now), &header, &body).unwrap();
+                let disposition = node.machine.handle_datagram(now, now, &header, &body).unwrap();
                 if let (Disposition::Keep, Kind::Symbol { block, symbol, .. }) =
                     (disposition, header.kind)
                 {
@@ -278,7 +277,6 @@ impl Net {
             polled_at: self.now,
             received,
             host_drops: 0,
-            ce_marks: 0,
             data_held: 0,
             needs,
         };

@@ -304,7 +304,7 @@ fn write_record(out: &mut impl Write, at: Timestamp, record: &Record) -> io::Res
         }
         Record::Sample(s) => writeln!(
             out,
-            r#"{{"type":"sample","t":{at},"receiver":{},"sent_packets":{},"received_packets":{},"sent_bytes":{},"send_s":{},"receive_s":{},"rtt_s":{},"queue_s":{},"host_drops":{},"ce_marks":{},"app_limited":{}}}"#,
+            r#"{{"type":"sample","t":{at},"receiver":{},"sent_packets":{},"received_packets":{},"sent_bytes":{},"send_s":{},"receive_s":{},"rtt_s":{},"queue_s":{},"host_drops":{},"app_limited":{}}}"#,
             s.receiver.0,
             s.sent_packets,
             s.received_packets,
@@ -314,7 +314,6 @@ fn write_record(out: &mut impl Write, at: Timestamp, record: &Record) -> io::Res
             Seconds(s.rtt),
             Seconds(s.queue_delay),
             s.host_drops,
-            s.ce_marks,
             s.app_limited,
         ),
         Record::Rate(r) => writeln!(
@@ -434,7 +433,6 @@ mod tests {
             rtt: Duration::from_micros(20_500),
             queue_delay: Duration::from_millis(3),
             host_drops: 0,
-            ce_marks: 0,
             app_limited: false,
         };
         rate.on_sample(at, &sample);

@@ -343,7 +343,6 @@ mod tests {
                     rtt: ROUND + Duration::from_millis(rtt_ms),
                     queue_delay: Duration::from_millis(one_way_ms),
                     host_drops: 0,
-                    ce_marks: 0,
                     app_limited: false,
                 },
             );

@@ -109,7 +109,6 @@ mod tests {
                 rtt: Duration::from_millis(1),
                 queue_delay: Duration::ZERO,
                 host_drops: 0,
-                ce_marks: 0,
                 app_limited: false,
             };
             fixed.on_sample(Timestamp::from_nanos(round * 10_000_000), &sample);

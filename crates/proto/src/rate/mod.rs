@@ -70,8 +70,6 @@ pub struct RateSample {
     pub queue_delay: Duration,
     /// Datagrams that the receiver's own socket dropped in the interval: congestion of the host.
     pub host_drops: u64,
-    /// Datagrams that came with the ECN mark "congestion experienced".
-    pub ce_marks: u64,
     /// The sender had nothing to send, or fell behind its pacer, in a part of the interval: that not
     /// more arrived says nothing about the path.
     pub app_limited: bool,

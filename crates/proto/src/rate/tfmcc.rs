@@ -365,7 +365,6 @@ mod tests {
             rtt: ROUND,
             queue_delay: Duration::ZERO,
             host_drops: 0,
-            ce_marks: 0,
             app_limited: false,
         }
     }

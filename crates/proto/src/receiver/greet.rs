@@ -48,7 +48,6 @@ impl Receiver {
             polled_at: Timestamp::ZERO,
             received: 0,
             host_drops: 0,
-            ce_marks: 0,
             data_held: 0,
             needs: Vec::new(),
         }

@@ -166,24 +166,6 @@ struct LastPoll {
     received: u64,
 }
 
-/// How a datagram came to the host.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Arrival {
-    /// When the host's kernel had it, not when the driver came round to it: a busy host must not look like a
-    /// queue on the path.
-    pub at: Timestamp,
-    /// It bears the ECN mark "congestion experienced".
-    pub is_marked: bool,
-}
-
-impl Arrival {
-    /// It came just now, unmarked.
-    #[must_use]
-    pub const fn now(at: Timestamp) -> Self {
-        Self { at, is_marked: false }
-    }
-}
-
 /// The receiving machine.
 ///
 /// Contract: call one input or command, then drain [`poll_transmit`](Self::poll_transmit),
@@ -346,18 +328,18 @@ impl Receiver {
 
     // Inputs.
 
-    /// An authentic datagram of the stream. `Keep`: the driver keeps the symbol.
+    /// An authentic datagram of the stream, which the host's kernel had at `arrived`, not when the driver came round to it:
+    /// a busy host must not look like a queue on the path. `Keep`: the driver keeps the symbol.
     pub fn handle_datagram(
         &mut self,
         now: Timestamp,
-        arrival: Arrival,
+        arrived: Timestamp,
         header: &Header,
         body: &[u8],
     ) -> Result<Disposition, ParseError> {
-        debug_assert!(arrival.at <= now, "a datagram is handled after it arrived");
+        debug_assert!(arrived <= now, "a datagram is handled after it arrived");
         self.advance(now);
         self.stats.received += 1;
-        self.stats.ce_marks += u64::from(arrival.is_marked);
         match header.kind {
             Kind::Symbol { block, k, symbol } => {
                 // protocol.md#WIRE-3
@@ -365,7 +347,7 @@ impl Receiver {
                 Ok(self.on_symbol(block, k, symbol))
             }
             Kind::Poll => {
-                self.on_poll(arrival.at, Poll::parse(body)?);
+                self.on_poll(arrived, Poll::parse(body)?);
                 Ok(Disposition::Drop)
             }
             Kind::Advert => {
@@ -515,7 +497,6 @@ impl Receiver {
             polled_at: last.told_at,
             received: last.received,
             host_drops: self.host_drops + self.stats.no_room,
-            ce_marks: self.stats.ce_marks,
             data_held: self.data.len() as u32,
             needs,
         }

@@ -27,8 +27,6 @@ pub struct ReceiverStats {
     pub pulls: u64,
     /// Blocks whose bytes were false.
     pub false_blocks: u64,
-    /// Datagrams marked Congestion Experienced.
-    pub ce_marks: u64,
 }
 
 /// What is lost of the stream while it is followed.

@@ -90,7 +90,6 @@ struct LastReport {
     received: u64,
     polled_at: Timestamp,
     host_drops: u64,
-    ce_marks: u64,
 }
 
 impl Member {
@@ -179,7 +178,6 @@ impl Member {
             received: report.received,
             polled_at: report.polled_at,
             host_drops: report.host_drops,
-            ce_marks: report.ce_marks,
         };
         let is_overtaken = self.last.as_ref().is_some_and(|last| sent.packet <= last.sent.packet);
         if is_overtaken {
@@ -204,7 +202,6 @@ impl Member {
             rtt,
             queue_delay: report.queue,
             host_drops: report.host_drops.saturating_sub(last.host_drops),
-            ce_marks: report.ce_marks.saturating_sub(last.ce_marks),
             app_limited: sent.limited != last.sent.limited,
         };
         self.loss_with_search.on_span(sample.sent_packets, sample.received_packets);
@@ -419,7 +416,6 @@ mod tests {
                 received,
                 polled_at: Timestamp::ZERO,
                 host_drops: 0,
-                ce_marks: 0,
             });
             members.insert(ReceiverId(id + 1), member);
         }

@@ -40,8 +40,6 @@ pub struct Feedback {
     pub received: u64,
     /// Datagrams that the receiver's own socket buffer had no room for.
     pub host_drops: u64,
-    /// Datagrams that came marked Congestion Experienced.
-    pub ce_marks: u64,
     /// Data blocks that it holds, to show progress.
     pub data_held: u32,
     /// Repair asked for.
@@ -60,7 +58,8 @@ impl Feedback {
         out.extend_from_slice(&self.polled_at.as_nanos().to_be_bytes());
         out.extend_from_slice(&self.received.to_be_bytes());
         out.extend_from_slice(&self.host_drops.to_be_bytes());
-        out.extend_from_slice(&self.ce_marks.to_be_bytes());
+        // Reserved.
+        out.extend_from_slice(&[0; 8]);
         out.extend_from_slice(&self.data_held.to_be_bytes());
         out.push(self.needs.len() as u8);
         for need in &self.needs {
@@ -77,7 +76,7 @@ impl Feedback {
         let hold = Duration::from_micros(u64::from(reader.u32()?));
         let queue = Duration::from_micros(u64::from(reader.u32()?));
         let polled_at = Timestamp::from_nanos(reader.u64()?);
-        let (received, host_drops, ce_marks) = (reader.u64()?, reader.u64()?, reader.u64()?);
+        let (received, host_drops, _reserved) = (reader.u64()?, reader.u64()?, reader.u64()?);
         let data_held = reader.u32()?;
         let count = usize::from(reader.u8()?);
         if count > FEEDBACK_NEEDS_MAX {
@@ -85,7 +84,7 @@ impl Feedback {
         }
         let needs = (0..count).map(|_| parse_need(&mut reader)).collect::<Result<_, _>>()?;
         reader.end()?;
-        Ok(Self { round, hold, queue, polled_at, received, host_drops, ce_marks, data_held, needs })
+        Ok(Self { round, hold, queue, polled_at, received, host_drops, data_held, needs })
     }
 }
 
@@ -104,13 +103,17 @@ mod tests {
     use crate::ids::{BlockId, Round};
     use crate::time::{Duration, Timestamp};
     use alloc::vec::Vec;
+    use core::ops::Range;
     use proptest::prelude::{any, prop_assert_eq, proptest};
+
+    /// Where the reserved bytes stand.
+    const RESERVED: Range<usize> = 36..44;
 
     proptest! {
         #[test]
         fn emitted_feedback_parses_to_itself(
             (round, hold_us, at, received, host_drops) in any::<(u32, u32, u64, u64, u64)>(),
-            (ce_marks, data_held, queue_us) in any::<(u64, u32, u32)>(),
+            (data_held, queue_us) in any::<(u32, u32)>(),
             needs in proptest::collection::vec(
                 (0u32..1 << 27, 0u16..=2048, 1u16..=1024), 0..=FEEDBACK_NEEDS_MAX),
         ) {
@@ -127,20 +130,22 @@ mod tests {
                 polled_at: Timestamp::from_nanos(at),
                 received,
                 host_drops,
-                ce_marks,
                 data_held,
                 needs,
             };
             let mut body = Vec::new();
             feedback.emit(&mut body);
-            prop_assert_eq!(Feedback::parse(&body), Ok(feedback));
+            prop_assert_eq!(Feedback::parse(&body), Ok(feedback.clone()));
+            body[RESERVED].fill(0xff);
+            prop_assert_eq!(Feedback::parse(&body), Ok(feedback), "what is reserved is not looked at");
         }
 
         #[test]
-        fn any_bytes_parse_or_are_refused(body in proptest::collection::vec(any::<u8>(), 0..200)) {
+        fn any_bytes_parse_or_are_refused(mut body in proptest::collection::vec(any::<u8>(), 0..200)) {
             if let Ok(feedback) = Feedback::parse(&body) {
                 let mut again = Vec::new();
                 feedback.emit(&mut again);
+                body[RESERVED].fill(0);
                 prop_assert_eq!(&again, &body);
             }
         }

@@ -380,7 +380,6 @@ impl Session {
             rtt,
             queue_delay: answer.queue,
             host_drops: 0,
-            ce_marks: 0,
             app_limited: poll.missed > opened.missed,
         };
         self.controller.on_sample(now, &sample);

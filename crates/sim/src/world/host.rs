@@ -12,7 +12,7 @@ use crate::link::Link;
 use crate::loss::LossProcess;
 use crate::network::is_cut;
 use crate::rng::Rng;
-use downpour_proto::receiver::{self, Arrival, Disposition};
+use downpour_proto::receiver::{self, Disposition};
 use downpour_proto::wire::{Header, Kind};
 use downpour_proto::{BlockId, Duration, Receiver, ReceiverId, Rounds, StreamId, Timestamp};
 use std::cmp::Reverse;
@@ -255,9 +255,8 @@ impl Host {
             Kind::Symbol { .. } => &self.zeros[..datagram.body_len],
             _ => &datagram.body,
         };
-        let arrival = Arrival { at, is_marked: false };
         let seen = self.awake(at);
-        let done = self.machine.handle_datagram(seen, arrival, &datagram.header, body);
+        let done = self.machine.handle_datagram(seen, at, &datagram.header, body);
         let disposition = done.expect("the sender's datagrams are well formed");
         if let Kind::Symbol { block, symbol, .. } = datagram.header.kind
             && disposition == Disposition::Keep

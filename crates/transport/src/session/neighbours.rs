@@ -200,7 +200,7 @@ mod tests {
     use crate::session::StreamOut;
     use crate::{Clock, Group, Interest, Interface, RecvBatch, SendOptions, wait};
     use downpour_proto::rate::{Fixed, Load, RateController, RateSample, RateSummary};
-    use downpour_proto::receiver::{Arrival, Event};
+    use downpour_proto::receiver::Event;
     use downpour_proto::wire::Kind;
     use downpour_proto::{
         Duration, Epoch, Geometry, PULL_SHARE_DEFAULT, Parity, Rate, Receiver, ReceiverConfig,
@@ -281,7 +281,7 @@ mod tests {
     fn carry(now: Timestamp, from: &mut Sender, to: &mut Receiver) -> Vec<Kind> {
         let (mut message, mut kinds) = (Vec::new(), Vec::new());
         while let Some(transmit) = from.poll_transmit(now, &mut message) {
-            to.handle_datagram(now, Arrival::now(now), &transmit.header, &message).unwrap();
+            to.handle_datagram(now, now, &transmit.header, &message).unwrap();
             kinds.push(transmit.header.kind);
         }
         kinds

@@ -17,7 +17,7 @@ use crate::{
     RecvOptions, RejectCounts, SealKeys, Secret, Spare, Suite, UnicastSocket, Waker,
     take_short_turns, wait,
 };
-use downpour_proto::receiver::{Arrival, Disposition, Event, Pull, ReceiverStats, Work, WorkDone};
+use downpour_proto::receiver::{Disposition, Event, Pull, ReceiverStats, Work, WorkDone};
 use downpour_proto::wire::{Header, Kind, ParseError};
 use downpour_proto::{
     BlockId, BlockKind, Duration, Epoch, PacketNumber, Receiver, ReceiverConfig, Rng, Timestamp,
@@ -427,8 +427,7 @@ impl Driver {
                 if self.inject_loss > 0.0 && self.rng.unit() < self.inject_loss {
                     continue;
                 }
-                let arrival = Arrival { at: now - datagram.waited, is_marked: datagram.is_marked };
-                self.take_datagram(now, arrival, datagram.bytes);
+                self.take_datagram(now, now - datagram.waited, datagram.bytes);
             }
             if !inbound.is_full() {
                 return false;
@@ -437,7 +436,7 @@ impl Driver {
         true
     }
 
-    fn take_datagram(&mut self, now: Timestamp, arrival: Arrival, bytes: &mut [u8]) {
+    fn take_datagram(&mut self, now: Timestamp, arrived: Timestamp, bytes: &mut [u8]) {
         let header = match self.open.header(bytes) {
             Ok(header) => header,
             Err(ParseError::Truncated) => return self.truncated += 1,
@@ -455,9 +454,9 @@ impl Driver {
         }
         if let Some(tap) = &mut self.tap {
             let (number, len) = (opened.number.0, opened.datagram_len);
-            tap.datagram(arrival.at, Way::In, header.kind, number, len);
+            tap.datagram(arrived, Way::In, header.kind, number, len);
         }
-        match self.machine.handle_datagram(now, arrival, &header, body) {
+        match self.machine.handle_datagram(now, arrived, &header, body) {
             Ok(Disposition::Keep) => {
                 if let Kind::Symbol { block, k, symbol } = header.kind {
                     self.assembly.insert(block, k, symbol, body);

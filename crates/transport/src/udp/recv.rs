@@ -3,7 +3,7 @@
 use super::send::Link;
 use super::{Group, SendOptions, UdpError, at, bound, grow_recv_buffer, sys};
 use crate::Interface;
-use quinn_udp::{EcnCodepoint, RecvMeta};
+use quinn_udp::RecvMeta;
 use socket2::InterfaceIndexOrAddress;
 use std::io::{self, IoSliceMut};
 use std::net::{IpAddr, SocketAddr};
@@ -128,8 +128,6 @@ pub struct Datagram<'a> {
     pub bytes: &'a mut [u8],
     /// Who sent it, as the IP header claims.
     pub from: &'a SocketAddr,
-    /// Whether a router marked congestion.
-    pub is_marked: bool,
     /// How long it lay in the socket before this receive call took it; zero where the kernel does not say.
     pub waited: Duration,
 }
@@ -205,7 +203,6 @@ impl RecvBatch {
             room[..len].chunks_mut(meta.stride.max(1)).map(move |bytes| Datagram {
                 bytes,
                 from: &meta.addr,
-                is_marked: meta.ecn == Some(EcnCodepoint::Ce),
                 waited,
             })
         })

@@ -2,7 +2,7 @@
 
 use super::{Group, SEGMENTS_MAX, SEND_LEN_MAX, UdpError, at, bound, grow_send_buffer, sys};
 use crate::Interface;
-use quinn_udp::{EcnCodepoint, RecvMeta, Transmit, UdpSockRef, UdpSocketState};
+use quinn_udp::{RecvMeta, Transmit, UdpSockRef, UdpSocketState};
 use socket2::Socket;
 use std::io::{self, IoSliceMut};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -19,13 +19,11 @@ pub struct SendOptions {
     pub offload: bool,
     /// Whether this machine hears what it sends to a group. Default yes.
     pub looped: bool,
-    /// Whether to mark datagrams as ECN-capable. Default no: only for a rate controller that heeds CE.
-    pub ecn: bool,
 }
 
 impl Default for SendOptions {
     fn default() -> Self {
-        Self { hops: 1, buffer_len: 1 << 20, offload: true, looped: true, ecn: false }
+        Self { hops: 1, buffer_len: 1 << 20, offload: true, looped: true }
     }
 }
 
@@ -168,7 +166,6 @@ pub(super) struct Link {
     pub(super) socket: Socket,
     state: UdpSocketState,
     offload: bool,
-    ecn: Option<EcnCodepoint>,
 }
 
 impl Link {
@@ -178,8 +175,7 @@ impl Link {
         grow_send_buffer(&socket, options.buffer_len).map_err(at("size the buffer", address))?;
         let state = UdpSocketState::new(UdpSockRef::from(&socket));
         let state = state.map_err(at("set up offload", address))?;
-        let ecn = options.ecn.then_some(EcnCodepoint::Ect0);
-        Ok(Self { socket, state, offload: options.offload, ecn })
+        Ok(Self { socket, state, offload: options.offload })
     }
 
     fn segments_max(&self) -> usize {
@@ -213,7 +209,7 @@ impl Link {
     fn send_once(&self, contents: &[u8], segment_len: usize, to: SocketAddr) -> io::Result<()> {
         let segment_size = (contents.len() > segment_len).then_some(segment_len);
         let transmit =
-            Transmit { destination: to, ecn: self.ecn, contents, segment_size, src_ip: None };
+            Transmit { destination: to, ecn: None, contents, segment_size, src_ip: None };
         self.state.try_send(UdpSockRef::from(&self.socket), &transmit)
     }
 

@@ -371,7 +371,6 @@ mod tests {
             rtt: ROUND + Duration::from_secs_f64(queue),
             queue_delay: Duration::from_secs_f64(queue),
             host_drops: 0,
-            ce_marks: 0,
             app_limited: busy < 1.0,
         }
     }
