@@ -79,13 +79,30 @@ struct Scene {
     loss: f64,
 }
 
+/// Where receivers connect, everywhere and by one socket for both families where there are two; and what data leave by.
+fn sockets(scene: &Scene, lo: &Interface) -> (Option<TcpListener>, UnicastSocket) {
+    let control = scene
+        .connects
+        .then(|| TcpListener::bind("[::]:0").or_else(|_| TcpListener::bind("0.0.0.0:0")).unwrap());
+    let socket = match &control {
+        Some(control) if scene.mode == Mode::Unicast => {
+            UnicastSocket::towards(control.local_addr().unwrap(), 1 << 20).unwrap()
+        }
+        _ => {
+            let home = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+            let socket = UnicastSocket::bind(home, 1 << 20).unwrap();
+            socket.speak_to_groups(lo, 1).unwrap();
+            socket
+        }
+    };
+    (control, socket)
+}
+
 fn run(scene: Scene) -> SendOutcome {
     let lo = Interface::named("lo").unwrap();
-    let home = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
-    let control = scene.connects.then(|| TcpListener::bind(home).unwrap());
-    let address = control.as_ref().map(|control| control.local_addr().unwrap());
-    let socket = UnicastSocket::bind(home, 1 << 20).unwrap();
-    socket.speak_to_groups(&lo, 1).unwrap();
+    let (control, socket) = sockets(&scene, &lo);
+    let port = control.as_ref().map(|control| control.local_addr().unwrap().port());
+    let address = port.map(|port| (Ipv4Addr::LOCALHOST, port));
     let told = scene.mode != Mode::Multicast || scene.sender.name == "afdp";
     let hearing = || match scene.group.filter(|_| !told) {
         Some(group) => Hearing::group(&Group::new(group, None).unwrap(), &lo).unwrap(),

@@ -64,7 +64,7 @@ pub fn send(plan: &ProfileSendPlan) -> Result<Exit, Fault> {
     };
     let setup = SendSetup {
         machine,
-        socket: socket(plan)?,
+        socket: socket(plan, control.as_ref())?,
         control,
         source,
         start: StartWhen { receivers: plan.receivers, after: plan.start_after },
@@ -167,15 +167,15 @@ fn control(plan: &ProfileSendPlan) -> Result<Option<TcpListener>, Fault> {
 }
 
 /// The socket of the data, on the interface of the group.
-fn socket(plan: &ProfileSendPlan) -> Result<UnicastSocket, Fault> {
+fn socket(plan: &ProfileSendPlan, control: Option<&TcpListener>) -> Result<UnicastSocket, Fault> {
     let todo = "name another --interface or --group; `ip address` lists what is there";
     let wanted = plan.interface.as_ref().map(ToString::to_string);
     let failed = |why: String| Fault::start(why, todo);
     let towards = plan.group.map_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED), |group| group.ip());
-    if plan.mode == Mode::Unicast {
-        // The routes decide for each receiver.
-        return UnicastSocket::bind(SocketAddr::new(towards, 0), BUFFER_LEN)
-            .map_err(|e| failed(e.to_string()));
+    if let (Mode::Unicast, Some(control)) = (plan.mode, control) {
+        // The routes decide for each receiver; its address is of the family by which it has connected.
+        let listens = control.local_addr().map_err(|e| failed(e.to_string()))?;
+        return UnicastSocket::towards(listens, BUFFER_LEN).map_err(|e| failed(e.to_string()));
     }
     // Broadcast leaves by the interface whose address it comes from.
     let likeness = match plan.mode {
@@ -333,12 +333,13 @@ fn wanted(plan: &ProfileSendPlan) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use super::{beside, finish, lacks, report};
+    use super::{beside, finish, lacks, report, socket};
     use crate::cli::{Exit, Fault, ProfileSendPlan, SendArgs};
     use clap::Parser;
     use downpour_proto::profile::{MemberReport, SenderStats};
     use downpour_proto::{Rate, Timestamp};
     use downpour_transport::profile::SendOutcome;
+    use std::net::{SocketAddr, TcpListener};
 
     #[derive(Parser)]
     struct Line {
@@ -360,6 +361,20 @@ mod tests {
     fn resolved(line: &str) -> ProfileSendPlan {
         let line = format!("send -q --profile {line}");
         Line::try_parse_from(line.split(' ')).unwrap().args.resolve_paper().unwrap()
+    }
+
+    #[test]
+    fn who_connects_by_ipv4_to_a_port_of_both_families_is_sent_to() {
+        let Ok(control) = TcpListener::bind("[::]:0") else {
+            eprintln!(
+                "skipped: who_connects_by_ipv4_to_a_port_of_both_families_is_sent_to: no IPv6 here"
+            );
+            return;
+        };
+        let plan = resolved("afdp --mode unicast --receivers 1 /etc/hosts");
+        let socket = socket(&plan, Some(&control)).unwrap();
+        let receiver: SocketAddr = "[::ffff:127.0.0.1]:9".parse().unwrap();
+        assert!(socket.send(b"packet", receiver).unwrap());
     }
 
     fn outcome(members: &[MemberReport]) -> SendOutcome {

@@ -387,7 +387,9 @@ impl Sending {
     /// Where datagrams for one member go.
     fn address(&self, id: ReceiverId) -> Option<SocketAddr> {
         let port = self.machine.members().find(|(member, _)| *member == id)?.1.port?;
-        self.peers.get(&id).map(|peer| SocketAddr::new(peer.ip(), port))
+        let mut address = *self.peers.get(&id)?;
+        address.set_port(port);
+        Some(address)
     }
 
     /// Tells the owner, and closes what is closed.
