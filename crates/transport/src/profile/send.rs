@@ -26,6 +26,9 @@ const READY_MAX: usize = 64;
 /// How long receivers may take to read the rest after the end.
 const LINGER: Duration = Duration::from_secs(5);
 
+/// The session ends when for so long all that is sent to the group is refused.
+const OUTAGE_MAX: Duration = Duration::from_secs(3);
+
 /// What is due by time waits so long at most while the socket's buffer is full.
 const FULL_MAX: Duration = Duration::from_millis(20);
 
@@ -146,6 +149,7 @@ pub struct Sending {
     packet: Vec<u8>,
     /// The socket did not take it.
     pending: Option<To>,
+    outage: Outage,
     started: Option<Timestamp>,
     last_sent: Timestamp,
     done: bool,
@@ -158,6 +162,42 @@ struct Rest {
     source: Box<dyn ProductSource>,
     start: StartWhen,
     on_event: Box<dyn FnMut(Timestamp, SendEvent) + Send>,
+}
+
+/// What becomes of what is sent to the group.
+#[derive(Debug, Default)]
+struct Outage {
+    /// Something has left.
+    left: bool,
+    /// Since when all is refused, and why.
+    refused: Option<(Timestamp, io::Error)>,
+}
+
+impl Outage {
+    /// What is refused is lost like any packet, until that lasts.
+    fn judge(&mut self, now: Timestamp, sent: io::Result<bool>) -> io::Result<bool> {
+        let error = match sent {
+            Ok(sent) => {
+                *self = Self { left: true, refused: None };
+                return Ok(sent);
+            }
+            Err(error) => error,
+        };
+        let since = self.refused.as_ref().map_or(now, |(since, _)| *since);
+        if now.since(since) >= OUTAGE_MAX {
+            return Err(error);
+        }
+        self.refused = Some((since, error));
+        Ok(true)
+    }
+
+    /// It was too short for that; but a session of which nothing has left has failed.
+    fn end(self) -> io::Result<()> {
+        match self.refused {
+            Some((_, error)) if !self.left => Err(error),
+            _ => Ok(()),
+        }
+    }
 }
 
 /// A sender, and the handle that gives it products.
@@ -185,6 +225,7 @@ pub fn prepare(setup: SendSetup) -> io::Result<(Sending, SendHandle)> {
         next_id: 1,
         packet: Vec::new(),
         pending: None,
+        outage: Outage::default(),
         started: None,
         last_sent: Timestamp::ZERO,
         done: false,
@@ -216,6 +257,7 @@ impl Sending {
             }
         }
         self.end()?;
+        self.outage.end().map_err(ProfileError::Network)?;
         let started = self.started.unwrap_or_default();
         let members = self.machine.members().map(|(id, report)| (self.peers[&id], *report));
         Ok(SendOutcome {
@@ -356,23 +398,25 @@ impl Sending {
         Ok(true)
     }
 
-    /// False: the socket's buffer is full.
+    /// False: the socket's buffer is full. What is refused is lost like any packet: who misses it asks again.
     fn send(&mut self, to: To) -> Result<bool, ProfileError> {
-        let send = |address: SocketAddr| {
-            self.setup.socket.send(&self.packet, address).map_err(ProfileError::Network)
-        };
+        let send = |address| self.setup.socket.send(&self.packet, address);
         match to {
-            To::Group => self.setup.group.map_or(Ok(true), send),
+            To::Group => {
+                let Some(group) = self.setup.group else { return Ok(true) };
+                let sent = send(group);
+                self.outage.judge(self.clock.now(), sent).map_err(ProfileError::Network)
+            }
             To::Each => {
-                // Who is reached after the buffer is full asks again.
-                for id in self.machine.joined_ids() {
-                    if let Some(address) = self.address(id) {
-                        send(address)?;
-                    }
+                for address in self.machine.joined_ids().filter_map(|id| self.address(id)) {
+                    // So is what finds the buffer full.
+                    let _ = send(address);
                 }
                 Ok(true)
             }
-            To::Datagram(id) => self.address(id).map_or(Ok(true), send),
+            To::Datagram(id) => {
+                Ok(self.address(id).is_none_or(|address| send(address).unwrap_or(true)))
+            }
             To::Stream(id) => {
                 if let Some(connection) = self.connections.get_mut(&id) {
                     connection.outbox().extend_from_slice(&self.packet);
@@ -484,10 +528,13 @@ impl Sending {
 
 #[cfg(test)]
 mod tests {
-    use super::{ProductSource, SendSetup, StartWhen, prepare};
+    use super::{
+        OUTAGE_MAX, Outage, ProductSource, SendSetup, Sending, StartWhen, prepare,
+    };
     use crate::UnicastSocket;
-    use downpour_proto::profile::{Mode, Offer, SenderConfig, To, fmtp};
-    use downpour_proto::{Rate, ReceiverId};
+    use downpour_proto::profile::{Mode, Offer, SenderConfig, SenderProfile, To, afdp, fmtp};
+    use downpour_proto::rate::AfdpLimits;
+    use downpour_proto::{Duration, Rate, ReceiverId, Timestamp};
     use std::io;
     use std::net::{Ipv4Addr, SocketAddr};
 
@@ -499,19 +546,54 @@ mod tests {
         }
     }
 
-    #[test]
-    fn who_waits_for_room_in_the_socket_does_not_wait_for_what_is_due() {
+    fn sending(profile: SenderProfile, mode: Mode) -> Sending {
         let home = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
-        let profile = fmtp::sender(Rate::from_mbps(1000), fmtp::KEEP);
-        let (mut sending, _handle) = prepare(SendSetup {
-            machine: SenderConfig { profile, mode: Mode::Multicast, group: None },
-            socket: UnicastSocket::bind(home, 1 << 16).unwrap(),
+        let setup = SendSetup {
+            machine: SenderConfig { profile, mode, group: None },
+            socket: UnicastSocket::bind(home, 1 << 20).unwrap(),
             control: None,
             source: Box::new(Zeros),
             start: StartWhen::default(),
             on_event: Box::new(|_, _| {}),
-        })
-        .unwrap();
+        };
+        prepare(setup).unwrap().0
+    }
+
+    #[test]
+    fn who_cannot_be_sent_to_ends_the_session_for_nobody() {
+        let mut sending = sending(afdp::sender(Mode::Unicast, AfdpLimits::Rabid), Mode::Unicast);
+        let (now, id) = (sending.clock.now(), ReceiverId(1));
+        assert!(sending.machine.connect(now, id));
+        sending.peers.insert(id, SocketAddr::from((Ipv4Addr::LOCALHOST, 9)));
+        // JOIN with port 0, to which nothing can be sent.
+        sending.machine.handle_stream(now, id, &[0, 5, 2, 0, 0]).unwrap();
+        let address = sending.address(id).unwrap();
+        sending.packet = vec![7; 100];
+        assert!(sending.setup.socket.send(&sending.packet, address).is_err());
+        assert!(sending.send(To::Each).unwrap() && sending.send(To::Datagram(id)).unwrap());
+    }
+
+    #[test]
+    fn only_an_outage_that_lasts_or_from_the_beginning_ends_the_session() {
+        let refused = || Err(io::ErrorKind::NetworkUnreachable.into());
+        let (begun, ms) = (Timestamp::ZERO, Duration::from_millis(1));
+        let mut outage = Outage::default();
+        assert!(outage.judge(begun, refused()).unwrap());
+        assert!(outage.judge(begun + OUTAGE_MAX - ms, refused()).unwrap());
+        assert!(!outage.judge(begun + OUTAGE_MAX, Ok(false)).unwrap());
+        assert!(outage.judge(begun + OUTAGE_MAX, refused()).unwrap(), "another one");
+        assert!(outage.judge(begun + 2 * OUTAGE_MAX, refused()).is_err());
+        assert!(outage.end().is_ok());
+        let mut outage = Outage::default();
+        assert!(outage.judge(begun, refused()).unwrap());
+        assert!(outage.end().is_err(), "nothing has left");
+        assert!(Outage::default().end().is_ok(), "there was nothing to send");
+    }
+
+    #[test]
+    fn who_waits_for_room_in_the_socket_does_not_wait_for_what_is_due() {
+        let profile = fmtp::sender(Rate::from_mbps(1000), fmtp::KEEP);
+        let mut sending = sending(profile, Mode::Multicast);
         let now = sending.clock.now();
         assert!(sending.machine.connect(now, ReceiverId(1)));
         sending.machine.start(now);
