@@ -21,6 +21,8 @@ use std::sync::mpsc;
 
 /// Packets in one turn, so that feedback is not kept waiting.
 const TRANSMITS_MAX: usize = 256;
+/// Receive calls in one turn.
+const RECV_CALLS_MAX: usize = 8;
 /// Connections looked at in one turn.
 const READY_MAX: usize = 64;
 /// How long receivers may take to read the rest after the end.
@@ -295,7 +297,10 @@ impl Sending {
 
     /// What came by datagram and by connection.
     fn hear(&mut self, batch: &mut RecvBatch) -> Result<(), ProfileError> {
-        while self.setup.socket.recv(batch).map_err(ProfileError::Network)? > 0 {
+        for _ in 0..RECV_CALLS_MAX {
+            if self.setup.socket.recv(batch).map_err(ProfileError::Network)? == 0 {
+                break;
+            }
             let now = self.clock.now();
             for datagram in batch.datagrams() {
                 let known = self.strangers.get(datagram.from).copied();
@@ -529,14 +534,15 @@ impl Sending {
 #[cfg(test)]
 mod tests {
     use super::{
-        OUTAGE_MAX, Outage, ProductSource, SendSetup, Sending, StartWhen, prepare,
+        OUTAGE_MAX, Outage, ProductSource, RECV_CALLS_MAX, SendSetup, Sending, StartWhen, prepare,
     };
-    use crate::UnicastSocket;
+    use crate::{Interest, RecvBatch, UnicastSocket, Woken, wait};
     use downpour_proto::profile::{Mode, Offer, SenderConfig, SenderProfile, To, afdp, fmtp};
     use downpour_proto::rate::AfdpLimits;
     use downpour_proto::{Duration, Rate, ReceiverId, Timestamp};
     use std::io;
     use std::net::{Ipv4Addr, SocketAddr};
+    use std::os::fd::AsFd;
 
     struct Zeros;
 
@@ -571,6 +577,21 @@ mod tests {
         sending.packet = vec![7; 100];
         assert!(sending.setup.socket.send(&sending.packet, address).is_err());
         assert!(sending.send(To::Each).unwrap() && sending.send(To::Datagram(id)).unwrap());
+    }
+
+    #[test]
+    fn a_flood_of_datagrams_does_not_hold_a_turn() {
+        let mut sending = sending(fmtp::sender(Rate::from_mbps(1), fmtp::KEEP), Mode::Multicast);
+        let to = sending.setup.socket.local_addr().unwrap();
+        let stranger = UnicastSocket::towards(to, 1 << 16).unwrap();
+        // More than as many calls take.
+        for _ in 0..64 * RECV_CALLS_MAX {
+            assert!(stranger.send(b"noise", to).unwrap());
+        }
+        sending.hear(&mut RecvBatch::new()).unwrap();
+        let left = [Interest::Read(sending.setup.socket.as_fd())];
+        let soon = sending.clock.now() + Duration::from_secs(10);
+        assert_eq!(wait(&sending.clock, soon, &left).unwrap(), Woken::Ready);
     }
 
     #[test]
