@@ -1,7 +1,7 @@
 //! The sender's driver: one thread, which owns the machine and all sockets.
 //!
 //! Each turn: what came by datagram and by connection, commands, what is due by time; then all that may leave now; then
-//! sleep until a socket, a command or a deadline. The connections are watched by one epoll descriptor.
+//! sleep until a socket, a command or a deadline. The connections that are open are watched by one epoll descriptor.
 
 use super::connection::Connection;
 use super::{ProductSource, ProfileError};
@@ -30,6 +30,9 @@ const LINGER: Duration = Duration::from_secs(5);
 
 /// The session ends when for so long all that is sent to the group is refused.
 const OUTAGE_MAX: Duration = Duration::from_secs(3);
+
+/// After one could not be taken nobody who connects is looked at for so long: the process may have no descriptor left.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// What is due by time waits so long at most while the socket's buffer is full.
 const FULL_MAX: Duration = Duration::from_millis(20);
@@ -148,6 +151,8 @@ pub struct Sending {
     /// Those known by their datagrams only.
     strangers: BTreeMap<SocketAddr, ReceiverId>,
     next_id: u32,
+    /// Before it nobody who connects is looked at.
+    accept_from: Timestamp,
     packet: Vec<u8>,
     /// The socket did not take it.
     pending: Option<To>,
@@ -210,7 +215,6 @@ pub fn prepare(setup: SendSetup) -> io::Result<(Sending, SendHandle)> {
     let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
     if let Some(control) = &setup.control {
         control.set_nonblocking(true)?;
-        epoll.add(control, EpollEvent::new(EpollFlags::EPOLLIN, LISTENER))?;
     }
     let SendSetup { machine, socket, control, source, start, on_event } = setup;
     let group = machine.group;
@@ -225,6 +229,7 @@ pub fn prepare(setup: SendSetup) -> io::Result<(Sending, SendHandle)> {
         peers: BTreeMap::new(),
         strangers: BTreeMap::new(),
         next_id: 1,
+        accept_from: Timestamp::ZERO,
         packet: Vec::new(),
         pending: None,
         outage: Outage::default(),
@@ -237,9 +242,6 @@ pub fn prepare(setup: SendSetup) -> io::Result<(Sending, SendHandle)> {
 
 /// Addresses remembered, also of those who have gone and of whom the machine knows no more.
 const PEERS_MAX: usize = 3 * MEMBERS_MAX;
-
-/// What epoll calls the listening socket.
-const LISTENER: u64 = u64::MAX;
 
 impl Sending {
     /// Runs until everything offered is released.
@@ -327,18 +329,25 @@ impl Sending {
             Err(errno) => return Err(ProfileError::Network(errno.into())),
         };
         for event in &ready[..count] {
-            match event.data() {
-                LISTENER => self.accept(),
-                id => self.read(ReceiverId(id as u32)),
-            }
+            self.read(ReceiverId(event.data() as u32));
         }
+        self.accept();
         Ok(())
     }
 
     fn accept(&mut self) {
         let Some(control) = &self.setup.control else { return };
-        // An error is a connection that ended before it was taken.
-        while let Ok((socket, peer)) = control.accept() {
+        while self.clock.now() >= self.accept_from {
+            let (socket, peer) = match control.accept() {
+                Ok(accepted) => accepted,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                // It ended before it was taken.
+                Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => continue,
+                Err(_) => {
+                    self.accept_from = self.clock.now() + ACCEPT_PAUSE;
+                    break;
+                }
+            };
             let Ok(connection) = Connection::new(socket) else { continue };
             let id = ReceiverId(self.next_id);
             let now = self.clock.now();
@@ -498,9 +507,16 @@ impl Sending {
             Some(_) => Interest::ReadWrite(self.setup.socket.as_fd()),
             None => Interest::Read(self.setup.socket.as_fd()),
         };
-        let interests =
-            [socket, Interest::Read(self.epoll.0.as_fd()), Interest::Read(self.waker.as_fd())];
-        wait(&self.clock, self.deadline(), &interests).map_err(ProfileError::Network)?;
+        let [epoll, waker] = [self.epoll.0.as_fd(), self.waker.as_fd()].map(Interest::Read);
+        let (mut interests, mut deadline) = (vec![socket, epoll, waker], self.deadline());
+        match &self.setup.control {
+            Some(_) if self.clock.now() < self.accept_from => {
+                deadline = deadline.min(self.accept_from);
+            }
+            Some(control) => interests.push(Interest::Read(control.as_fd())),
+            None => {}
+        }
+        wait(&self.clock, deadline, &interests).map_err(ProfileError::Network)?;
         Ok(())
     }
 
@@ -534,12 +550,14 @@ impl Sending {
 #[cfg(test)]
 mod tests {
     use super::{
-        OUTAGE_MAX, Outage, ProductSource, RECV_CALLS_MAX, SendSetup, Sending, StartWhen, prepare,
+        ACCEPT_PAUSE, OUTAGE_MAX, Outage, ProductSource, RECV_CALLS_MAX, SendSetup, Sending,
+        StartWhen, prepare,
     };
     use crate::{Interest, RecvBatch, UnicastSocket, Woken, wait};
     use downpour_proto::profile::{Mode, Offer, SenderConfig, SenderProfile, To, afdp, fmtp};
     use downpour_proto::rate::AfdpLimits;
     use downpour_proto::{Duration, Rate, ReceiverId, Timestamp};
+    use socket2::{Domain, Socket, Type};
     use std::io;
     use std::net::{Ipv4Addr, SocketAddr};
     use std::os::fd::AsFd;
@@ -592,6 +610,19 @@ mod tests {
         let left = [Interest::Read(sending.setup.socket.as_fd())];
         let soon = sending.clock.now() + Duration::from_secs(10);
         assert_eq!(wait(&sending.clock, soon, &left).unwrap(), Woken::Ready);
+    }
+
+    #[test]
+    fn who_cannot_be_taken_ends_no_sleep() {
+        let mut sending = sending(fmtp::sender(Rate::from_mbps(1), fmtp::KEEP), Mode::Multicast);
+        // It does not listen: to accept fails, and it is always ready, as a listener is without descriptors.
+        let deaf = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+        sending.setup.control = Some(deaf.into());
+        sending.hear(&mut RecvBatch::new()).unwrap();
+        let paused_until = sending.accept_from;
+        assert!(paused_until >= Timestamp::ZERO + ACCEPT_PAUSE);
+        sending.sleep().unwrap();
+        assert!(sending.clock.now() >= paused_until);
     }
 
     #[test]
