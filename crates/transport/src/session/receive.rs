@@ -359,10 +359,13 @@ impl Driver {
     fn run(&mut self) {
         take_short_turns();
         let mut inbound = RecvBatch::new();
-        while !self.stop {
+        loop {
             let more = self.receive(&mut inbound);
             self.take_commands();
             self.take_results();
+            if self.stop {
+                break;
+            }
             let now = self.clock.now();
             self.machine.handle_timeout(now);
             self.drain(now);

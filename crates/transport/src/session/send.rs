@@ -412,7 +412,7 @@ impl Driver {
     fn run(&mut self) {
         take_short_turns();
         let mut inbound = RecvBatch::new();
-        while !self.stop {
+        loop {
             let now = self.clock.now();
             if now >= self.feedback_due {
                 self.feedback_due = now + FEEDBACK_EVERY;
@@ -420,6 +420,9 @@ impl Driver {
             }
             self.take_commands();
             self.take_results();
+            if self.stop {
+                break;
+            }
             let now = self.clock.now();
             self.machine.handle_timeout(now);
             let more = self.transmit();
