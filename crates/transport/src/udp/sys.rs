@@ -1,4 +1,4 @@
-//! The few system calls for which no crate has a safe face. With `turns` and `codec/kernel` the only `unsafe` of this crate.
+//! The few system calls for which no crate has a safe face. All `unsafe` of this crate is listed in `codec/kernel`.
 //!
 //! Each function passes the kernel one value of a type that libc declares, with its exact size, on a
 //! descriptor that is borrowed for the call; nothing is kept. Linux only, like the whole `udp` module.
