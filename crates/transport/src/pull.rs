@@ -8,8 +8,7 @@
 //! 4. The result goes to the channel that [`Puller::start`] gave. A worker whose result is not taken does not
 //!    go on, so that memory is bounded: N results, and for each connection what it was asked for.
 //!
-//! A pull that was cancelled gives no result. Dropping the [`Puller`] cancels all. Whether the bytes are the
-//! right ones is not known here: the sink verifies them.
+//! Dropping the [`Puller`] ends all pulls. Whether the bytes are the right ones is not known here: the sink verifies them.
 //!
 //! With [`Steering`] the number of connections and their pacing change while it works: `helm`.
 
@@ -152,7 +151,6 @@ impl Puller {
             begun: Instant::now(),
             state: Mutex::new(state),
             filled: Notify::new(),
-            in_vain: (0..parallel).map(|_| Notify::new()).collect(),
         });
         let mut workers = JoinSet::new();
         for line in 0..parallel {
@@ -164,7 +162,7 @@ impl Puller {
         (Self { shared, workers }, receiver)
     }
 
-    /// Queues a pull. The result will carry `id`.
+    /// Queues a pull. The result will carry `id`, which no other pull has or had: parts of one that failed may come late.
     pub fn request(&self, id: u64, pull: Pull) -> Result<(), PullRefused> {
         // Before JOIN nothing can be asked for but bytes: an error that comes to light with the request.
         let (len, step) = self.shared.client.measure(&pull).unwrap_or((1, 1));
@@ -203,30 +201,6 @@ impl Puller {
         self.shared.lock().sink_waits = waits;
     }
 
-    /// Cancels a pull. `true`: no result will come of it. `false`: one has come or is about to.
-    pub fn cancel(&self, id: u64) -> bool {
-        let mut state = self.shared.lock();
-        let known = state.pulls.remove(&id).is_some();
-        // What is on its way cannot be called back but by ending the connection.
-        for line in state.ranges.forget(id) {
-            self.shared.in_vain[line].notify_one();
-        }
-        known
-    }
-
-    /// Cancels all pulls.
-    pub fn cancel_all(&self) {
-        let all: Vec<u64> = self.shared.lock().pulls.keys().copied().collect();
-        for id in all {
-            self.cancel(id);
-        }
-    }
-
-    /// Pulls that wait or run.
-    pub fn under_way(&self) -> usize {
-        self.shared.lock().pulls.len()
-    }
-
     /// What came so far.
     pub fn totals(&self) -> PullTotals {
         self.shared.lock().totals.clone()
@@ -247,8 +221,6 @@ struct Shared {
     state: Mutex<State>,
     /// There may be something to ask for.
     filled: Notify,
-    /// For each connection: it brings what is not wanted any more.
-    in_vain: Vec<Notify>,
 }
 
 struct State {

@@ -705,7 +705,6 @@ impl Run<'_> {
         taker: &Taker,
         followed: &mut Option<Followed>,
     ) -> Result<Ended, Fault> {
-        self.puller.cancel_all();
         let totals = self.puller.stop().await;
         let interrupted = matches!(verdict, Verdict::Interrupted);
         // A failure of this class is the sender's end.

@@ -205,15 +205,9 @@ impl Ranges {
         self.free.push_back(Ask { id, span: 0..len });
     }
 
-    /// The range is not wanted any more. The connections that are to bring it still: they would bring it in vain.
-    pub fn forget(&mut self, id: u64) -> Vec<usize> {
-        self.remove(id);
-        let asked = |line: &Line| line.asks.iter().any(|ask| ask.id == id);
-        (0..self.lines.len()).filter(|index| asked(&self.lines[*index])).collect()
-    }
-
-    /// All ranges that wait are looked at only when one of these is of this one: there may be millions.
-    fn remove(&mut self, id: u64) {
+    /// The range is not wanted any more. Connections that are to bring it still bring it in vain.
+    pub fn forget(&mut self, id: u64) {
+        // All that wait are looked at only when one of them is of this range: there may be millions.
         if self.wanted.remove(&id).is_some_and(|wanted| wanted.free > 0) {
             self.free.retain(|ask| ask.id != id);
         }
@@ -320,7 +314,7 @@ impl Ranges {
         if !wanted.is_complete() {
             return None;
         }
-        self.remove(id);
+        self.forget(id);
         Some(id)
     }
 
@@ -557,12 +551,11 @@ mod tests {
     }
 
     #[test]
-    fn a_range_that_is_not_wanted_tells_who_brings_it() {
+    fn a_range_that_is_not_wanted_is_not_asked_for_and_comes_in_vain() {
         let mut ranges = Ranges::new(2, RTT, 2);
         (0..2).for_each(|id| ranges.want(id, LEN, 1));
         ranges.next(at(0), 1);
-        assert_eq!(ranges.forget(0), [1]);
-        assert_eq!(ranges.forget(1), [0usize; 0]);
+        (0..2).for_each(|id| ranges.forget(id));
         assert_eq!(ranges.came(at(60), 1, LEN), None);
         assert_eq!(ranges.next(at(60), 0), None);
     }

@@ -50,7 +50,7 @@ struct Out {
 
 /// Why a connection is not used on.
 enum Broken {
-    /// What it brings is not wanted any more, or it idled and was closed.
+    /// It is not wanted any more, or it idled and was closed.
     InVain,
     Error(PullError),
     /// Nobody wants results any more.
@@ -190,7 +190,7 @@ impl Worker {
             }
             Ok(())
         };
-        within(limit, &shared.in_vain[self.line], answer).await?;
+        within(limit, answer).await?;
         let mut at = span.start as usize;
         while (at as u64) < span.end {
             let end = span.end as usize;
@@ -209,7 +209,7 @@ impl Worker {
                     Err(error) => Err(PullError::Lost(error.to_string())),
                 }
             };
-            let len = within(limit, &shared.in_vain[self.line], some).await?;
+            let len = within(limit, some).await?;
             at += len;
             if let Some(pulled) = shared.came(self.line, id, len) {
                 self.results.send(pulled).await.map_err(|_| Broken::Over)?;
@@ -240,10 +240,9 @@ impl Worker {
     }
 }
 
-/// Waits for `what`, but not for longer than `limit`, nor when it is in vain.
+/// Waits for `what`, but not for longer than `limit`.
 async fn within<T>(
     limit: Duration,
-    in_vain: &tokio::sync::Notify,
     what: impl Future<Output = Result<T, PullError>>,
 ) -> Result<T, Broken> {
     tokio::pin!(what);
@@ -252,10 +251,6 @@ async fn within<T>(
     if let Poll::Ready(done) = at_once {
         return done.map_err(Broken::Error);
     }
-    tokio::select! {
-        done = timeout(limit, what) => {
-            done.unwrap_or_else(|_| Err(silent(limit).into())).map_err(Broken::Error)
-        }
-        () = in_vain.notified() => Err(Broken::InVain),
-    }
+    let done = timeout(limit, what).await;
+    done.unwrap_or_else(|_| Err(silent(limit).into())).map_err(Broken::Error)
 }

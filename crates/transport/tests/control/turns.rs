@@ -179,7 +179,6 @@ async fn decided(says: Says, then: Then) -> (Decision, u64) {
     let limits = PullLimits { steering: Some(steering(limits, None)), depth: 2, ..quick() };
     let (puller, mut results) = Puller::start(Arc::new(client), limits);
     let decision = until_decided(&puller, &mut results).await;
-    puller.cancel_all();
     puller.request(u64::MAX, data(7, 70_000)).unwrap();
     let last = loop {
         let pulled = results.recv().await.unwrap();
