@@ -529,6 +529,17 @@ mod tests {
     }
 
     #[test]
+    fn what_broke_off_within_a_step_is_asked_for_from_its_beginning() {
+        let mut ranges = Ranges::new(1, RTT, 1);
+        ranges.want(0, 14_480, 1448);
+        assert_eq!(ranges.next(at(0), 0), Some(Ask { id: 0, span: 0..14_480 }));
+        assert_eq!(ranges.came(at(60), 0, 2 * 1448 + 100), None);
+        ranges.broke(0);
+        assert_eq!(ranges.next(at(70), 0), Some(Ask { id: 0, span: 2 * 1448..14_480 }));
+        assert_eq!(ranges.came(at(130), 0, 8 * 1448), Some(0));
+    }
+
+    #[test]
     fn connections_that_are_not_active_bring_what_they_have_and_no_more() {
         let mut ranges = Ranges::new(3, RTT, 1);
         (0..9).for_each(|id| ranges.want(id, LEN, 1));

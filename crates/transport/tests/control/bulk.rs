@@ -1,29 +1,37 @@
 //! Bytes: ranges, repair symbols, the budget, failing sources, readers that stop, and curl.
 
-use crate::world::{Setup, World, code, join_request, until};
+use crate::pulls::{data, quick};
+use crate::world::{Setup, World, code, join_request, pull, until};
 use downpour_proto::{BlockId, BlockKind, Rate};
-use downpour_transport::control::{ControlClient, ErrorCode, Pull, PullError, ServerLimits};
+use downpour_transport::control::{ErrorCode, Pull, PullError, ServerLimits};
 use downpour_transport::identity::{CERTIFICATE_FILE, Identity, KEY_FILE, client_config};
+use downpour_transport::pull::{PullLimits, Puller};
+use std::ops::Range;
 use std::process::Command;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::io::AsyncWriteExt;
+
+fn manifest(range: Range<u64>) -> Pull {
+    Pull::Bytes(BlockKind::Manifest, range)
+}
+
+/// The first repair symbol of a data block.
+fn repair(number: u32) -> Pull {
+    Pull::Repair(BlockId::data(number).unwrap(), 0..1)
+}
 
 #[tokio::test]
 async fn ranges_give_the_bytes_they_name() {
     let mut world = World::new(Setup::default()).await;
     let (client, _) = world.member().await;
-    let data = &world.session.data;
-    for (from, to) in
-        [(0, 1), (0, data.len()), (1_000_000, 1_600_000), (data.len() - 1, data.len())]
-    {
-        let bytes = client.data(from as u64..to as u64).await.unwrap();
-        assert!(bytes == data[from..to], "{from}..{to}");
+    let all = &world.session.data;
+    for (from, to) in [(0, 1), (0, all.len()), (1_000_000, 1_600_000), (all.len() - 1, all.len())] {
+        let bytes = pull(&client, data(from as u64, to as u64)).await.unwrap();
+        assert!(bytes == all[from..to], "{from}..{to}");
     }
-    assert_eq!(client.data(5..5).await, Ok(Vec::new()));
-    let bytes = client.manifest(10..20).await.unwrap();
-    assert_eq!(bytes, data[10..20].iter().map(|byte| byte ^ 0xff).collect::<Vec<_>>());
+    let bytes = pull(&client, manifest(10..20)).await.unwrap();
+    assert_eq!(bytes, all[10..20].iter().map(|byte| byte ^ 0xff).collect::<Vec<_>>());
 }
 
 #[tokio::test]
@@ -59,14 +67,10 @@ async fn http_ranges_follow_the_standard() {
 async fn a_manifest_grows_under_its_readers() {
     let mut world = World::new(Setup::default()).await;
     let (client, _) = world.member().await;
-    let mut bytes = Vec::new();
-    let pull = Pull::Bytes(BlockKind::Manifest, 0..1500);
-    let error = client.pull(&pull, &mut bytes).await.unwrap_err();
+    let error = pull(&client, manifest(0..1500)).await.unwrap_err();
     assert!(error == PullError::NotYet && error.is_passing(), "{error}");
-    assert_eq!(bytes.len(), 1000, "what was there is kept");
     world.session.manifest_len.store(1500, Ordering::Relaxed);
-    client.pull(&pull, &mut bytes).await.unwrap();
-    assert_eq!(bytes, client.manifest(0..1500).await.unwrap());
+    assert_eq!(pull(&client, manifest(0..1500)).await.unwrap().len(), 1500);
 }
 
 #[tokio::test]
@@ -74,18 +78,12 @@ async fn repair_symbols_come_one_after_the_other() {
     let mut world = World::new(Setup::default()).await;
     let (client, _) = world.member().await;
     let block = BlockId::data(3).unwrap();
-    let bytes = client.repair(block, 7..300).await.unwrap();
+    let bytes = pull(&client, Pull::Repair(block, 7..300)).await.unwrap();
     let expected: Vec<u8> = (7u16..300).flat_map(|symbol| vec![symbol as u8; 1448]).collect();
     assert!(bytes == expected);
 
-    // Broken off in the middle of the third symbol: that one is asked for again, the two before are not.
-    let mut bytes = expected[..2 * 1448 + 100].to_vec();
-    let before = world.budget.granted();
-    client.pull(&Pull::Repair(block, 7..300), &mut bytes).await.unwrap();
-    assert!(bytes == expected);
-    assert_eq!(world.budget.granted() - before, 291 * 1448);
-
-    let error = client.repair(BlockId::data(9).unwrap(), 0..1).await.unwrap_err();
+    assert_eq!(world.budget.granted(), 293 * 1448);
+    let error = pull(&client, repair(9)).await.unwrap_err();
     assert!(matches!(error, PullError::Refused(_)) && !error.is_passing(), "{error}");
 }
 
@@ -93,18 +91,14 @@ async fn repair_symbols_come_one_after_the_other() {
 async fn no_byte_goes_without_the_budgets_leave() {
     let mut world = World::new(Setup::default()).await;
     let (client, _) = world.member().await;
-    let client = Arc::new(client);
     world.budget.set_rate(Rate::from_bps(0));
-    let pull = tokio::spawn({
-        let client = client.clone();
-        async move { client.data(0..2_000_000).await }
-    });
+    let pulling = tokio::spawn(async move { pull(&client, data(0, 2_000_000)).await });
     until(|| world.budget.active() == 1).await;
     tokio::time::sleep(Duration::from_millis(100)).await;
-    assert!(!pull.is_finished() && world.budget.granted() == 0);
+    assert!(!pulling.is_finished() && world.budget.granted() == 0);
 
     world.budget.set_rate(Rate::MAX);
-    let bytes = pull.await.unwrap().unwrap();
+    let bytes = pulling.await.unwrap().unwrap();
     assert!(bytes == world.session.data[..2_000_000]);
     assert_eq!(world.budget.granted(), 2_000_000);
     until(|| world.budget.active() == 0).await;
@@ -116,12 +110,12 @@ async fn a_pull_counts_as_active_until_its_last_byte() {
     let (client, _) = world.member().await;
     // The first piece goes at once, the next would in hours.
     world.budget.set_rate(Rate::from_bps(8));
-    let pull = tokio::spawn(async move { client.data(0..2_000_000).await });
+    let pulling = tokio::spawn(async move { pull(&client, data(0, 2_000_000)).await });
     until(|| world.budget.granted() > 0).await;
     tokio::time::sleep(Duration::from_millis(100)).await;
     assert!(world.budget.active() == 1 && world.budget.granted() < 100_000);
     world.budget.set_rate(Rate::MAX);
-    assert!(pull.await.unwrap().unwrap() == world.session.data[..2_000_000]);
+    assert!(pulling.await.unwrap().unwrap() == world.session.data[..2_000_000]);
     until(|| world.budget.active() == 0).await;
 }
 
@@ -130,20 +124,20 @@ async fn who_gives_up_frees_the_budget() {
     let mut world = World::new(Setup::default()).await;
     let (client, _) = world.member().await;
     world.budget.set_rate(Rate::from_bps(0));
-    let gave_up = tokio::time::timeout(Duration::from_millis(100), client.data(0..100)).await;
-    assert!(gave_up.is_err());
+    let waits = pull(&client, data(0, 100));
+    assert!(tokio::time::timeout(Duration::from_millis(100), waits).await.is_err());
     until(|| world.budget.active() == 0).await;
 
     // The same in the middle, where the first piece has gone and the next would in hours.
     world.budget.set_rate(Rate::from_bps(8));
     tokio::select! {
-        _ = client.data(0..2_000_000) => panic!("at one byte a second"),
+        _ = pull(&client, data(0, 2_000_000)) => panic!("at one byte a second"),
         () = until(|| world.budget.granted() > 0) => {}
     }
     until(|| world.budget.active() == 0).await;
     let before = world.budget.granted();
     world.budget.set_rate(Rate::MAX);
-    assert_eq!(client.data(0..100).await.unwrap().len(), 100);
+    assert_eq!(pull(&client, data(0, 100)).await.unwrap().len(), 100);
     assert_eq!(world.budget.granted() - before, 100);
 }
 
@@ -154,13 +148,14 @@ async fn who_gives_up_leaves_no_second_thread_with_a_disk_that_does_not_answer()
     let halted = world.session.disk.write().await;
     for _ in 0..5 {
         let client = world.client().await;
-        let gave_up = tokio::time::timeout(Duration::from_millis(100), client.data(0..100)).await;
-        assert!(gave_up.is_err());
+        let waits = pull(&client, data(0, 100));
+        assert!(tokio::time::timeout(Duration::from_millis(100), waits).await.is_err());
         until(|| world.budget.active() == 0).await;
     }
     assert_eq!(world.session.read.load(Ordering::Relaxed), 100, "one was begun");
     drop(halted);
-    assert_eq!(world.client().await.data(0..100).await.unwrap(), world.session.data[..100]);
+    let bytes = pull(&world.client().await, data(0, 100)).await.unwrap();
+    assert_eq!(bytes, world.session.data[..100]);
 }
 
 #[tokio::test]
@@ -170,16 +165,17 @@ async fn a_disk_that_does_not_answer_keeps_nobody_from_the_manifest() {
     let ((first, _), (second, _)) = (world.member().await, world.member().await);
     let halted = world.session.disk.write().await;
     let client = world.client().await;
-    let waits = tokio::spawn(async move { client.data(0..100).await });
+    let waits = tokio::spawn(async move { pull(&client, data(0, 100)).await });
     until(|| world.session.read.load(Ordering::Relaxed) == 100).await;
 
-    let repair = tokio::spawn(async move { first.repair(BlockId::data(0).unwrap(), 0..1).await });
-    assert_eq!(second.manifest(0..1000).await.unwrap().len(), 1000);
-    let made = second.repair(BlockId::manifest(0).unwrap(), 0..1).await.unwrap();
+    let repairing = tokio::spawn(async move { pull(&first, repair(0)).await });
+    assert_eq!(pull(&second, manifest(0..1000)).await.unwrap().len(), 1000);
+    let of_manifest = Pull::Repair(BlockId::manifest(0).unwrap(), 0..1);
+    let made = pull(&second, of_manifest).await.unwrap();
     assert!(!made.is_empty());
     drop(halted);
     assert_eq!(waits.await.unwrap().unwrap(), world.session.data[..100]);
-    assert_eq!(repair.await.unwrap().unwrap(), made);
+    assert_eq!(repairing.await.unwrap().unwrap(), made);
 }
 
 #[tokio::test]
@@ -201,24 +197,13 @@ async fn who_stops_reading_frees_the_budget() {
 async fn a_failing_source_is_named() {
     let mut world = World::new(Setup::default()).await;
     let (client, _) = world.member().await;
-    world.session.broken_from.store(1_000_000, Ordering::Relaxed);
-    let error = client.data(1_000_000..1_000_001).await.unwrap_err();
-    assert_eq!(error, PullError::SourceFailed("a.txt has changed".into()));
-
-    // In the middle: what came before is kept, and the next try says why.
-    let pull = Pull::Bytes(BlockKind::Data, 0..2_000_000);
-    let mut bytes = Vec::new();
-    let error = client.pull(&pull, &mut bytes).await.unwrap_err();
-    assert!(matches!(error, PullError::Lost(_)), "{error}");
-    assert!(!bytes.is_empty() && bytes == world.session.data[..bytes.len()]);
-    let error = loop {
-        // The pieces that come before the broken one may be smaller than it.
-        match client.pull(&pull, &mut bytes).await.unwrap_err() {
-            PullError::Lost(_) => {}
-            error => break error,
-        }
-    };
-    assert_eq!(error, PullError::SourceFailed("a.txt has changed".into()));
+    world.session.broken_from.store(1_500_000, Ordering::Relaxed);
+    let failed = Err(PullError::SourceFailed("a.txt has changed".into()));
+    assert_eq!(pull(&client, data(1_500_000, 1_500_001)).await, failed);
+    // In the middle the answer breaks off, and the next try says why.
+    let (puller, mut results) = Puller::start(client, PullLimits { parallel: 1, ..quick() });
+    puller.request(0, data(0, 2_000_000)).unwrap();
+    assert_eq!(results.recv().await.unwrap().outcome, failed);
 }
 
 #[tokio::test]
@@ -228,9 +213,13 @@ async fn pulls_use_their_connections_again() {
     let (client, _) = world.member().await;
     let _events = client.events().await.unwrap();
     // One connection is left: if each pull took a new one, some would be turned away.
+    let limits = PullLimits { parallel: 1, tries_max: 1, ..quick() };
+    let (mut puller, mut results) = Puller::start(client, limits);
     for at in 0..50 {
-        assert_eq!(client.data(at..at + 1000).await.unwrap().len(), 1000);
+        puller.request(at, data(at, at + 1000)).unwrap();
+        assert_eq!(results.recv().await.unwrap().outcome.unwrap().len(), 1000);
     }
+    assert_eq!(puller.stop().await.connections.len(), 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -266,10 +255,9 @@ async fn curl_is_a_client() {
 #[tokio::test]
 async fn a_pull_needs_no_membership_but_its_repair_does() {
     let world = World::new(Setup::default()).await;
-    let client: ControlClient = world.client().await;
-    assert_eq!(client.data(0..10).await.unwrap().len(), 10);
-    let block = BlockId::data(0).unwrap();
-    assert_eq!(client.repair(block, 0..1).await, Err(PullError::Rejoin));
+    let client = world.client().await;
+    assert_eq!(pull(&client, data(0, 10)).await.unwrap().len(), 10);
+    assert_eq!(pull(&client, repair(0)).await, Err(PullError::Rejoin));
     client.join(&join_request("anna")).await.unwrap();
-    assert_eq!(client.repair(block, 0..1).await.unwrap().len(), 1448);
+    assert_eq!(pull(&client, repair(0)).await.unwrap().len(), 1448);
 }

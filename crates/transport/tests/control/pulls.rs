@@ -19,7 +19,7 @@ pub(crate) fn data(from: u64, to: u64) -> Pull {
 
 async fn puller(world: &mut World, limits: PullLimits) -> (Puller, mpsc::Receiver<Pulled>) {
     let (client, _) = world.member().await;
-    Puller::start(Arc::new(client), limits)
+    Puller::start(client, limits)
 }
 
 pub(crate) fn quick() -> PullLimits {

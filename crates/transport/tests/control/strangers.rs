@@ -1,6 +1,7 @@
 //! Those who should not be here, and those who behave badly.
 
-use crate::world::{Setup, Told, World, code, join_request};
+use crate::pulls::data;
+use crate::world::{Setup, Told, World, code, join_request, pull};
 use downpour_transport::control::{
     AttemptError, BODY_LEN_MAX, ControlClient, ErrorCode, JoinError, ServerLimits, Token,
 };
@@ -68,7 +69,7 @@ async fn a_wrong_token_opens_nothing() {
     let client = ControlClient::connect(setup).await.unwrap();
     let error = client.join(&join_request("mallory")).await.unwrap_err();
     assert_eq!(error, JoinError::WrongToken);
-    assert!(client.data(0..10).await.is_err());
+    assert!(pull(&Arc::new(client), data(0, 10)).await.is_err());
 
     world.token = Token::random().unwrap();
     let (status, head, body) = world.raw("GET /v1/data HTTP/1.1\r\n").await;
@@ -330,10 +331,10 @@ async fn without_encryption_there_is_bulk_for_its_own_token_only() {
 
     // A receiver that has joined uses it, until it has seen something false.
     let (client, _) = world.member().await;
-    let data = world.session.data.clone();
-    assert!(client.data(0..2_000_000).await.unwrap() == data[..2_000_000]);
+    let bytes = &world.session.data;
+    assert!(pull(&client, data(0, 2_000_000)).await.unwrap() == bytes[..2_000_000]);
     client.encrypt_all();
-    assert!(client.data(5..1_000_000).await.unwrap() == data[5..1_000_000]);
+    assert!(pull(&client, data(5, 1_000_000)).await.unwrap() == bytes[5..1_000_000]);
 
     let closed = World::new(Setup::default()).await;
     let answer = plainly(&closed, "GET", "/v1/data", &closed.token).await;

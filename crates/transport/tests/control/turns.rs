@@ -1,7 +1,7 @@
 //! Odd answers to a receiver that asks for its turn, and odd requests for it (`docs/protocol.md#WAN-9`).
 
 use crate::pulls::{data, quick, steering, until_decided};
-use crate::world::{Setup, World, code, join_request, until};
+use crate::world::{Setup, World, code, join_request, pull, until};
 use downpour_proto::transfer::steer::{Binding, Decision, Limits};
 use downpour_transport::control::{BODY_LEN_MAX, ClientSetup, ControlClient, ErrorCode, Uplink};
 use downpour_transport::identity::{Identity, client_config, server_config};
@@ -304,10 +304,10 @@ async fn who_asks_for_the_turn_all_the_time_harms_nobody() {
     let (client, _) = world.member().await;
     let limits = Limits { first: 2, least: 1, most: 8, ceiling: None };
     let limits = PullLimits { steering: Some(steering(limits, None)), depth: 2, ..quick() };
-    let (puller, mut results) = Puller::start(Arc::new(client), limits);
+    let (puller, mut results) = Puller::start(client, limits);
     let decision = until_decided(&puller, &mut results).await;
     assert!(decision.why.contains(" of others"), "{decision:?}");
     assert_eq!(decision.setting.connections, 2, "{decision:?}");
     asking.shutdown().await;
-    assert!(greedy.client().await.data(0..10).await.is_ok());
+    assert!(pull(&greedy.client().await, data(0, 10)).await.is_ok());
 }

@@ -4,10 +4,12 @@ use downpour_proto::{BlockId, BlockKind, Code, Epoch, Geometry, Rate, ReceiverId
 use downpour_transport::control::{
     Admitted, ApiError, ClientLimits, ClientSetup, Conn, ControlClient, ControlServer, DataPath,
     ErrorCode, Event, EventSender, Extent, HaveRequest, InstanceId, JoinReply, JoinRequest, Joined,
-    LeaveRequest, Member, PIECE_LEN_MAX, PROTOCOL_VERSION, PullBudget, ReadyRequest, Receipt,
-    ServerLimits, ServerSetup, SessionHandler, SessionId, SignedReceipt, Token, Uplink, Word,
+    LeaveRequest, Member, PIECE_LEN_MAX, PROTOCOL_VERSION, Pull, PullBudget, PullError,
+    ReadyRequest, Receipt, ServerLimits, ServerSetup, SessionHandler, SessionId, SignedReceipt,
+    Token, Uplink, Word,
 };
 use downpour_transport::identity::{ClientKeys, Identity, PublicKey, client_config};
+use downpour_transport::pull::{PullLimits, Puller};
 use downpour_transport::{FirstReads, Secret};
 use rustls::pki_types::ServerName;
 use std::collections::BTreeMap;
@@ -288,12 +290,12 @@ impl World {
         }
     }
 
-    pub(crate) async fn client(&self) -> ControlClient {
-        ControlClient::connect(self.client_setup()).await.unwrap()
+    pub(crate) async fn client(&self) -> Arc<ControlClient> {
+        Arc::new(ControlClient::connect(self.client_setup()).await.unwrap())
     }
 
     /// A client that has joined; the session has been told so.
-    pub(crate) async fn member(&mut self) -> (ControlClient, Joined) {
+    pub(crate) async fn member(&mut self) -> (Arc<ControlClient>, Joined) {
         let client = self.client().await;
         let joined = client.join(&join_request("anna")).await.unwrap();
         assert!(matches!(self.told().await, Told::Join { .. }));
@@ -332,6 +334,14 @@ impl World {
         let head = String::from_utf8(answer).unwrap().to_lowercase();
         (head[9..12].parse().unwrap(), head, body)
     }
+}
+
+/// Pulls on a connection of its own; also what passes is told at once.
+pub(crate) async fn pull(client: &Arc<ControlClient>, pull: Pull) -> Result<Vec<u8>, PullError> {
+    let limits = PullLimits { parallel: 1, tries_max: 1, ..PullLimits::default() };
+    let (puller, mut results) = Puller::start(client.clone(), limits);
+    puller.request(0, pull).unwrap();
+    results.recv().await.unwrap().outcome
 }
 
 /// A bare TLS connection to whoever is there.

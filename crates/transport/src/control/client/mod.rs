@@ -1,8 +1,8 @@
 //! The receiver's side of control and bulk.
 //!
 //! One connection for requests, one for words, whose answers wait for the session's owner, one on which it asks for its turn, each
-//! opened anew when the sender has closed it; one for the stream of events, opened while the receiver joins; a few for pulls, kept for
-//! the next pull. The feedback secret is that of the connection on which the receiver joined, also when that is gone.
+//! opened anew when the sender has closed it; one for the stream of events, opened while the receiver joins. Connections for pulls are
+//! opened for a [`Puller`](crate::pull::Puller), which keeps them. The feedback secret is that of the connection on which the receiver joined, also when that is gone.
 
 mod caller;
 mod connection;
@@ -38,13 +38,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tokio::task::JoinHandle;
-use tokio::time::timeout;
-
-/// Idle connections kept for the next pull.
-const IDLE_MAX: usize = 16;
-
-/// Bytes of a pull that are taken at once.
-const READ_LEN: usize = 64 << 10;
 
 /// How often the sender's clock is asked for.
 const CLOCK_TRIES: usize = 8;
@@ -137,7 +130,6 @@ pub struct ControlClient {
     turns: tokio::sync::Mutex<Option<Connection>>,
     /// Opened ahead, for the events.
     ahead: Mutex<Option<JoinHandle<Result<Connection, ConnectError>>>>,
-    idle: Mutex<Vec<Line>>,
     joined: Mutex<Option<JoinReply>>,
     encrypts_all: AtomicBool,
 }
@@ -148,7 +140,7 @@ impl ControlClient {
         let target = Target::new(setup.addrs, (&setup.identity, setup.server), setup.limits);
         let token = setup.token;
         let control = tokio::sync::Mutex::new(Some(target.open().await?));
-        let (ahead, idle, joined) = (Mutex::default(), Mutex::default(), Mutex::default());
+        let (ahead, joined) = (Mutex::default(), Mutex::default());
         Ok(Self {
             target,
             token,
@@ -156,7 +148,6 @@ impl ControlClient {
             words: tokio::sync::Mutex::default(),
             turns: tokio::sync::Mutex::default(),
             ahead,
-            idle,
             joined,
             encrypts_all: AtomicBool::new(false),
         })
@@ -244,85 +235,6 @@ impl ControlClient {
         let request = get("/v1/events", self.lock_joined().as_ref());
         let response = connection.send(&self.token, request, limits.reply_time_max).await?;
         Ok(EventStream::new(connection, response.into_body(), limits))
-    }
-
-    /// Bytes of the data space.
-    pub async fn data(&self, range: Range<u64>) -> Result<Vec<u8>, PullError> {
-        self.pull_whole(Pull::Bytes(BlockKind::Data, range)).await
-    }
-
-    /// Bytes of the manifest.
-    pub async fn manifest(&self, range: Range<u64>) -> Result<Vec<u8>, PullError> {
-        self.pull_whole(Pull::Bytes(BlockKind::Manifest, range)).await
-    }
-
-    /// Repair symbols of `block`, one after the other.
-    pub async fn repair(&self, block: BlockId, symbols: Range<u16>) -> Result<Vec<u8>, PullError> {
-        self.pull_whole(Pull::Repair(block, symbols)).await
-    }
-
-    async fn pull_whole(&self, pull: Pull) -> Result<Vec<u8>, PullError> {
-        let mut bytes = Vec::new();
-        self.pull(&pull, &mut bytes).await.map(|()| bytes)
-    }
-
-    /// Pulls into `bytes`, which has the beginning already from an earlier try that broke off. What has
-    /// come is kept there also when this one breaks off.
-    pub async fn pull(&self, pull: &Pull, bytes: &mut Vec<u8>) -> Result<(), PullError> {
-        let (whole, step) = self.measure(pull)?;
-        bytes.truncate(bytes.len() - bytes.len() % step as usize);
-        while (bytes.len() as u64) < whole {
-            self.pull_more(pull, whole, bytes).await?;
-        }
-        Ok(())
-    }
-
-    /// One request for what is missing of a pull. The answer may be shorter.
-    async fn pull_more(
-        &self,
-        pull: &Pull,
-        whole: u64,
-        bytes: &mut Vec<u8>,
-    ) -> Result<(), PullError> {
-        let span = bytes.len() as u64..whole;
-        let (mut line, head) = self.ask_idle(pull, &span).await?;
-        line.check(&head, pull, &span).await?;
-        let (limit, end) = (self.target.limits.pull_time_max, bytes.len() + head.len as usize);
-        while bytes.len() < end {
-            let mut some = vec![0; READ_LEN.min(end - bytes.len())];
-            let read = line.body(&mut some);
-            let len = timeout(limit, read).await.unwrap_or_else(|_| Err(silent(limit)))?;
-            bytes.extend_from_slice(&some[..len]);
-        }
-        let mut idle = self.lock_idle();
-        if idle.len() < IDLE_MAX {
-            idle.push(line);
-        }
-        Ok(())
-    }
-
-    /// Sends a request on an idle connection, or on a new one. An idle one that turns out to have been
-    /// closed is no error.
-    async fn ask_idle(&self, pull: &Pull, span: &Range<u64>) -> Result<(Line, Head), PullError> {
-        let limit = self.target.limits.pull_time_max;
-        let tuning = Tuning::default();
-        let ask = async |line: &mut Line| {
-            let request = self.pull_request(pull, span.clone(), &tuning, line.is_plain())?;
-            line.send(&request).await?;
-            let head = timeout(limit, line.head()).await.unwrap_or_else(|_| Err(silent(limit)));
-            head.map_err(PullError::from)
-        };
-        let may_use = |line: &Line| !line.is_plain() || self.plain_token().is_some();
-        let idle = self.lock_idle().pop().filter(may_use);
-        if let Some(mut line) = idle {
-            match ask(&mut line).await {
-                Err(PullError::Lost(_)) => {}
-                head => return Ok((line, head?)),
-            }
-        }
-        let mut line = self.line(&tuning).await?;
-        let head = ask(&mut line).await?;
-        Ok((line, head))
     }
 
     /// A connection for bulk, with its socket set so.
@@ -468,10 +380,6 @@ impl ControlClient {
     fn lock_joined(&self) -> MutexGuard<'_, Option<JoinReply>> {
         // All of these are changed by one assignment: a panic in between leaves them whole.
         self.joined.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn lock_idle(&self) -> MutexGuard<'_, Vec<Line>> {
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
