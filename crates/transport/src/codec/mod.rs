@@ -50,13 +50,6 @@ impl SymbolSet {
         absent
     }
 
-    /// Adds all symbols of `range`.
-    pub fn insert_range(&mut self, range: Range<u16>) {
-        for index in range {
-            self.insert(index);
-        }
-    }
-
     /// Whether source symbol `index` is in the set.
     pub fn contains(&self, index: u16) -> bool {
         self.0.get(usize::from(index) / 64).is_some_and(|word| word >> (index % 64) & 1 == 1)

@@ -180,9 +180,4 @@ impl EventSender {
     pub fn room(&self) -> usize {
         self.queue.upgrade().map_or(0, |queue| queue.capacity())
     }
-
-    /// The receiver that it leads to.
-    pub fn receiver(&self) -> ReceiverId {
-        self.receiver
-    }
 }
