@@ -37,7 +37,8 @@ const PART_TIME: Duration = Duration::from_millis(50);
 /// What will be here within this time anyway is not taken over: a connection may have had to wait for a processor.
 const NEAR: Duration = Duration::from_millis(100);
 
-/// A connection that has brought nothing for so long is taken for stuck.
+/// A connection that has brought nothing for so long is taken for stuck: for as long again, or for good when it never
+/// brought anything.
 const PATIENCE: Duration = Duration::from_secs(3);
 
 /// Over about so much of a connection's busy time its rate is counted.
@@ -351,12 +352,18 @@ impl Ranges {
         let own = self.lines[thief].rate(now).unwrap_or(mean).max(1.0);
         let mut last: Option<(f64, usize, usize)> = None;
         for (index, line) in self.lines.iter().enumerate() {
-            let is_stuck = line.bytes == 0.0 && now.since(line.since) > PATIENCE;
+            // However little is left.
+            let least = match now.since(line.since) {
+                silent if silent <= PATIENCE => 0.0,
+                _ if line.bytes == 0.0 => f64::INFINITY,
+                silent => silent.as_secs_f64(),
+            };
             // One that has brought nothing yet is not slow for that.
             let rate = line.rate(now).unwrap_or(mean).max(1.0);
-            let mut before = if is_stuck { f64::INFINITY } else { 0.0 };
+            let mut before = 0.0;
             for (place, ask) in line.asks.iter().enumerate() {
                 let done = (before + ask.counted.saturating_sub(ask.at) as f64) / rate;
+                let done = done.max(least);
                 before += (ask.end - ask.at) as f64;
                 let counts = ask.at < ask.counted && self.wanted.contains_key(&ask.id);
                 if counts && last.is_none_or(|(latest, ..)| done > latest) {
@@ -498,6 +505,26 @@ mod tests {
         assert_eq!(ranges.next(at(6_000), 2), None);
         assert_eq!(ranges.next(at(6_200), 2), whole);
         assert_eq!(ranges.came(at(6_300), 2, SMALL), Some(7));
+    }
+
+    #[test]
+    fn one_that_brought_much_and_is_stuck_is_not_waited_for() {
+        const PART: u64 = 10_000_000;
+        const LEFT: u64 = 5_000;
+        let mut ranges = Ranges::new(2, RTT, 1);
+        ranges.want(7, 4 * PART, 1);
+        assert_eq!(ranges.next(at(0), 0), Some(Ask { id: 7, span: 0..PART }));
+        assert_eq!(ranges.came(at(100), 0, PART - LEFT), None);
+        // The other one brings the rest, as fast.
+        let mut ms = 0;
+        while let Some(Ask { span, .. }) = ranges.next(at(ms), 1) {
+            ms += (span.end - span.start) / 100_000;
+            assert_eq!(ranges.came(at(ms), 1, span.end - span.start), None);
+        }
+        ranges.set_ending(true);
+        assert_eq!(ranges.next(at(3_000), 1), None);
+        assert_eq!(ranges.next(at(3_200), 1), Some(Ask { id: 7, span: PART - LEFT..PART }));
+        assert_eq!(ranges.came(at(3_300), 1, LEFT), Some(7));
     }
 
     #[test]
