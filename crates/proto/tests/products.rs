@@ -236,10 +236,6 @@ impl RateController for Watch {
         self.0.set_ceiling(ceiling);
     }
 
-    fn sustainable(&self, receiver: ReceiverId) -> Option<Rate> {
-        self.0.sustainable(receiver)
-    }
-
     fn limiting(&self) -> Option<ReceiverId> {
         self.0.limiting()
     }

@@ -240,10 +240,6 @@ impl RateController for Traced {
         self.inner.set_ceiling(ceiling);
     }
 
-    fn sustainable(&self, receiver: ReceiverId) -> Option<Rate> {
-        self.inner.sustainable(receiver)
-    }
-
     fn limiting(&self) -> Option<ReceiverId> {
         self.inner.limiting()
     }

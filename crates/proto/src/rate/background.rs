@@ -102,10 +102,6 @@ impl Heard for Path {
     fn heard(&self) -> Timestamp {
         self.heard
     }
-
-    fn takes(&self) -> f64 {
-        self.delivered
-    }
 }
 
 impl Path {
@@ -277,10 +273,6 @@ impl RateController for Background {
 
     fn set_ceiling(&mut self, ceiling: Rate) {
         self.ceiling = ceiling;
-    }
-
-    fn sustainable(&self, receiver: ReceiverId) -> Option<Rate> {
-        self.paths.sustainable(receiver)
     }
 
     fn limiting(&self) -> Option<ReceiverId> {

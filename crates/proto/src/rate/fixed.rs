@@ -63,10 +63,6 @@ impl RateController for Fixed {
         self.ceiling = ceiling;
     }
 
-    fn sustainable(&self, receiver: ReceiverId) -> Option<Rate> {
-        self.receivers.get(&receiver).map(|d| Rate::from_bps(d.bps as u64))
-    }
-
     fn limiting(&self) -> Option<ReceiverId> {
         self.receivers.iter().min_by(|a, b| a.1.bps.total_cmp(&b.1.bps)).map(|(id, _)| *id)
     }
@@ -114,7 +110,6 @@ mod tests {
             fixed.on_sample(Timestamp::from_nanos(round * 10_000_000), &sample);
         }
         assert_eq!(fixed.rate(), Rate::from_mbps(80));
-        assert_eq!(fixed.sustainable(ReceiverId(1)), Some(Rate::from_mbps(40)));
         assert_eq!(fixed.limiting(), Some(ReceiverId(1)));
         fixed.set_ceiling(Rate::from_mbps(10));
         assert_eq!(fixed.rate(), Rate::from_mbps(10));

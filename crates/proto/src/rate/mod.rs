@@ -10,7 +10,7 @@
 //! [`PacketRate`].
 //!
 //! Deliberately absent: who leaves the group. A controller follows the least capable receiver that
-//! still answers; [`RateController::sustainable`] is what the straggler policy judges by.
+//! still answers, and leaves out whom it is told to.
 
 mod afdp;
 mod auto;
@@ -137,10 +137,6 @@ pub trait RateController: Send + fmt::Debug {
 
     /// Never faster than this.
     fn set_ceiling(&mut self, ceiling: Rate);
-
-    /// What this receiver's path could take, as far as is known: `None` before the first sample. For a
-    /// receiver that does not limit the session it is a lower bound.
-    fn sustainable(&self, receiver: ReceiverId) -> Option<Rate>;
 
     /// Whom the rate follows. It should answer each poll.
     fn limiting(&self) -> Option<ReceiverId>;

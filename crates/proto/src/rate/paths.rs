@@ -5,15 +5,12 @@
 use super::RECEIVERS_MAX;
 use crate::ids::ReceiverId;
 use crate::time::Timestamp;
-use crate::units::Rate;
 use alloc::collections::BTreeMap;
 
 /// What all paths have in common.
 pub(super) trait Heard {
     /// When this receiver answered last.
     fn heard(&self) -> Timestamp;
-    /// Bytes per second that the path has shown to take; 0 before the first sample.
-    fn takes(&self) -> f64;
 }
 
 /// Paths by receiver, and whom the rate follows.
@@ -52,11 +49,5 @@ impl<P: Heard> Paths<P> {
 
     pub(super) fn values(&self) -> impl Iterator<Item = &P> {
         self.by_id.values()
-    }
-
-    /// See [`super::RateController::sustainable`].
-    pub(super) fn sustainable(&self, id: ReceiverId) -> Option<Rate> {
-        let takes = self.by_id.get(&id)?.takes();
-        (takes > 0.0).then(|| Rate::from_bps((takes * 8.0) as u64))
     }
 }

@@ -88,10 +88,6 @@ impl Heard for Path {
     fn heard(&self) -> Timestamp {
         self.heard
     }
-
-    fn takes(&self) -> f64 {
-        self.delivered
-    }
 }
 
 impl Path {
@@ -294,10 +290,6 @@ impl RateController for Tfmcc {
 
     fn set_ceiling(&mut self, ceiling: Rate) {
         self.ceiling = ceiling;
-    }
-
-    fn sustainable(&self, receiver: ReceiverId) -> Option<Rate> {
-        self.paths.sustainable(receiver)
     }
 
     fn limiting(&self) -> Option<ReceiverId> {

@@ -228,9 +228,6 @@ mod tests {
             self.0.rate()
         }
         fn set_ceiling(&mut self, _: Rate) {}
-        fn sustainable(&self, _: ReceiverId) -> Option<Rate> {
-            None
-        }
         fn limiting(&self) -> Option<ReceiverId> {
             Some(ReceiverId(1))
         }

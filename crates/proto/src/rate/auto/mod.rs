@@ -54,10 +54,6 @@ impl Heard for Path {
     fn heard(&self) -> Timestamp {
         self.heard
     }
-
-    fn takes(&self) -> f64 {
-        self.capacity().0
-    }
 }
 
 /// The default controller.
@@ -301,10 +297,6 @@ impl RateController for Auto {
 
     fn set_ceiling(&mut self, ceiling: Rate) {
         self.ceiling = ceiling;
-    }
-
-    fn sustainable(&self, receiver: ReceiverId) -> Option<Rate> {
-        self.paths.sustainable(receiver)
     }
 
     fn limiting(&self) -> Option<ReceiverId> {
