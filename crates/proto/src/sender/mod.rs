@@ -792,7 +792,7 @@ impl Sender {
                 }
                 self.push_event(Event::ReturnToStream(id));
             }
-            Some(Verdict::Keep(_)) | None => {}
+            None => {}
         }
         self.apply_rate();
     }

@@ -78,8 +78,6 @@ const SUSPECT_TIME: Duration = Duration::from_millis(300);
 pub(super) enum Verdict {
     /// Leave it out of the rate for now.
     Try(ReceiverId),
-    /// It keeps up: follow it again.
-    Keep(ReceiverId),
     /// It leaves the stream and pulls.
     Leave(ReceiverId),
     /// It may come back to the stream, on trial.
@@ -387,12 +385,14 @@ impl Stragglers {
             return Some(self.leave(now, id));
         }
         if over {
-            return self.keep(now, now + TRIAL_GAP);
+            self.keep(now, now + TRIAL_GAP);
+            return None;
         }
         let another = limiting.filter(|_| since >= TRIAL_TURN)?;
         if rate < trial.before.scale(KEEPS_UP_SHARE) {
             // It holds the stream down much further: it is the one to try.
-            return self.keep(now, now);
+            self.keep(now, now);
+            return None;
         }
         if since < trial.ramp || trial.gains(rate) {
             return None;
@@ -401,15 +401,16 @@ impl Stragglers {
         let least = (streaming / TRIED_TWO_SHARE).clamp(1, TRIED_TWO);
         let few = (streaming / TRIED_SHARE).clamp(least, TRIED_MAX) as usize;
         if rate.scale(1.0 / ALIKE) > trial.before || trial.tried.len() >= few {
-            return self.keep(now, now);
+            self.keep(now, now);
+            return None;
         }
         trial.join(another, now);
         Some(Verdict::Try(another))
     }
 
     /// All who are on trial are followed again.
-    fn keep(&mut self, now: Timestamp, next_trial: Timestamp) -> Option<Verdict> {
-        let Trial { tried: kept, before, .. } = self.trial.take()?;
+    fn keep(&mut self, now: Timestamp, next_trial: Timestamp) {
+        let Some(Trial { tried: kept, before, .. }) = self.trial.take() else { return };
         self.next_trial = next_trial;
         // A whole trial of who limits, in vain: it has had its turn.
         let is_done = before > Rate::from_bps(0) && next_trial > now;
@@ -424,7 +425,6 @@ impl Stragglers {
                 *losing = Losing { since: now - LOSS_TIME / 2, span: (0, 0) };
             }
         }
-        kept.first().map(|first| Verdict::Keep(first.id))
     }
 
     /// A receiver that has lost far more than the others for long enough.

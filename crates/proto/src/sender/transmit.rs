@@ -168,7 +168,7 @@ impl Sender {
             self.limited += 1;
         }
         // What was sent last is polled for at once: in the end game nobody waits for the next round.
-        if self.unpolled > 0 || self.poll_due {
+        if self.unpolled > 0 {
             return Some(self.transmit_poll(message));
         }
         None

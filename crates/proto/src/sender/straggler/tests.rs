@@ -27,7 +27,7 @@ fn verdicts(secs: u64, share: f64, loss: f64) -> Vec<(u64, Verdict)> {
             match v {
                 Verdict::Leave(_) => away = true,
                 Verdict::Return(_) => away = false,
-                Verdict::Try(_) | Verdict::Keep(_) => {}
+                Verdict::Try(_) => {}
             }
         }
     }
