@@ -1,6 +1,6 @@
 //! One receiver in trouble costs the others little, and completes.
 
-use downpour_proto::{Duration, Rate};
+use downpour_proto::{Duration, Rate, Timestamp};
 use downpour_sim::stragglers::{Fates, Scene, TROUBLES, Trouble};
 use downpour_sim::world::{World, WorldConfig, bound};
 use downpour_sim::{LinkConfig, Loss};
@@ -91,4 +91,22 @@ fn pulls_suffer_the_loss_of_their_receivers_link() {
     assert!(outcome.receivers[0].completed.is_some());
     let (most, sent) = (needed as f64 / (1.0 - loss), outcome.pull_bytes as f64);
     assert!((0.97 * most..1.1 * most).contains(&sent), "{sent} B pulled, {most:.0} expected");
+}
+
+/// A store takes a third of the rate, and stands still for 0.3 s of each two. It tells then of arrivals so late that those after it are
+/// not told later (`docs/protocol.md#FB-7`): by those, it got all in its trials, and stayed, and the others took 2.4 times as long.
+#[test]
+fn a_slow_store_that_stands_still_now_and_then_costs_three_little() {
+    let (rate, ms) = (Rate::from_mbps(80), Duration::from_millis);
+    let mut config = WorldConfig::star(4, rate, ms(10), Loss::None);
+    (config.data_len, config.check, config.geometry.block_symbols) = (400 << 20, false, 32);
+    let floor = bound(config.data_len, rate, 0.0);
+    let one = config.receivers.last_mut().expect("it has four");
+    one.store_time = Duration::from_micros(13_900);
+    let from = |turn| Timestamp::ZERO + ms(2_000) * turn;
+    one.stalls = (1..100).map(|turn| from(turn)..from(turn) + ms(300)).collect();
+    let outcome = World::run(config);
+    let ratio = outcome.completed(0..3).as_secs_f64() / floor.as_secs_f64();
+    assert!(ratio < 1.3, "{ratio:.3} x bound");
+    assert!(outcome.receivers[3].completed.is_some(), "{outcome:?}");
 }

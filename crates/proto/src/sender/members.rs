@@ -150,12 +150,16 @@ impl Member {
     }
 
     /// Datagrams sent since this was asked last, and what it got of them in that time: what piles up before a narrow
-    /// link, or a slow store, it has not got.
+    /// link, or a slow store, it has not got. Nothing, when it told of no later arrival than before: its store had stood
+    /// still, and what it told then is ahead of what came.
     pub(super) fn take_span(&mut self) -> (u64, u64) {
         let (sent, received) = core::mem::take(&mut self.span);
         let (left, arrived) = core::mem::take(&mut self.times);
-        let share = left.as_secs_f64() / arrived.as_secs_f64().max(1e-9);
-        (sent, if share < 1.0 { (received as f64 * share) as u64 } else { received })
+        if arrived.is_zero() {
+            return (0, 0);
+        }
+        let share = left.as_secs_f64() / arrived.as_secs_f64();
+        (sent, (received as f64 * share.min(1.0)) as u64)
     }
 
     /// Takes a report; the sample is of the span since the one before, if there was one.

@@ -93,6 +93,10 @@ pub struct ReceiverConfig {
     pub dies: Option<Duration>,
     /// When its edge is cut.
     pub cuts: Vec<Range<Timestamp>>,
+    /// How long its store needs for a block.
+    pub store_time: Duration,
+    /// When a store that needs time begins with none.
+    pub stalls: Vec<Range<Timestamp>>,
     /// Multicast does not reach it: it pulls from the start.
     pub pull_only: bool,
 }
@@ -111,6 +115,8 @@ impl ReceiverConfig {
             joins: Duration::ZERO,
             dies: None,
             cuts: Vec::new(),
+            store_time: Duration::ZERO,
+            stalls: Vec::new(),
             pull_only: false,
         }
     }

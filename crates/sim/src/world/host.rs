@@ -103,6 +103,8 @@ pub(super) struct Host {
     /// When each block's last symbol came, until it is stored; of sessions that stay open.
     pub(super) ready: BTreeMap<BlockId, Timestamp>,
     open: bool,
+    /// When its store is free.
+    free_at: Timestamp,
     pub(super) most_partial: usize,
     pub(super) link: Link,
     hiccups: HiccupProcess,
@@ -140,6 +142,7 @@ impl Host {
             ledger: world.check.then(Ledger::default),
             ready: BTreeMap::new(),
             open: !world.products.is_empty(),
+            free_at: start,
             most_partial: 0,
             link: Link::new(config.link),
             hiccups: HiccupProcess::new(config.hiccups, rng),
@@ -271,6 +274,17 @@ impl Host {
         {
             self.ready.insert(block, seen);
         }
+    }
+
+    /// When a block is stored that is rebuilt at `at`.
+    pub(super) fn store(&mut self, at: Timestamp) -> Timestamp {
+        if self.config.store_time.is_zero() {
+            return at;
+        }
+        let begin = at.max(self.free_at);
+        let stall = self.config.stalls.iter().find(|stall| stall.contains(&begin));
+        self.free_at = stall.map_or(begin, |stall| stall.end) + self.config.store_time;
+        self.free_at
     }
 
     /// When its process notices what happens at `at`.

@@ -497,16 +497,11 @@ impl World {
                 if let Some(ledger) = &mut host.ledger {
                     ledger.complete(host.id, block, k);
                 }
-                let done = WorkDone::Stored(block);
                 let after = if decode { self.config.code_time } else { Duration::ZERO };
                 if let Some(ready) = host.ready.get_mut(&block) {
                     *ready = *ready + after;
                 }
-                if after.is_zero() {
-                    self.receiver_done(index, done);
-                } else {
-                    self.events.push(self.now + after, Event::ReceiverWork(index, done));
-                }
+                self.store(index, block, self.now + after);
             }
             ReceiverWork::Pull(pull) => {
                 let (id, at) = (self.hosts[index].id, self.back(index));
@@ -517,6 +512,16 @@ impl World {
                     ledger.forget(block);
                 }
             }
+        }
+    }
+
+    /// A block is rebuilt at `at`, and then stored.
+    fn store(&mut self, index: Index, block: BlockId, at: Timestamp) {
+        let (stored, done) = (self.hosts[index].store(at), WorkDone::Stored(block));
+        if stored == self.now {
+            self.receiver_done(index, done);
+        } else {
+            self.events.push(stored, Event::ReceiverWork(index, done));
         }
     }
 
@@ -649,7 +654,7 @@ impl World {
                     if let Some(ledger) = &mut host.ledger {
                         ledger.pulled_whole(block);
                     }
-                    self.receiver_done(index, WorkDone::Stored(block));
+                    self.store(index, block, now);
                 }
             }
             ToReceiver::PullFailed(pull) => {
