@@ -757,7 +757,9 @@ impl Run<'_> {
         // There the sender moves a receiver to and fro that the stream reaches.
         let chosen = self.joined.reply.path == DataPath::Auto && self.reached;
         let left = (self.left_stream.filter(|_| !chosen), self.reached);
-        let (placed, unplaced) = (self.store.placed(), self.unplaced);
+        // Before the end some of them may still be without a name, and none is synced.
+        let placed = if failure.is_none() { self.store.placed() } else { Vec::new() };
+        let unplaced = self.unplaced;
         let report = self.account.report(self.plan, &summary, &snapshot, self.data_len, left);
         let over = Box::new(Over { report, placed, unplaced, failure, interrupted, goes_on });
         Ok(match lost {

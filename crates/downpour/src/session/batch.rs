@@ -334,9 +334,7 @@ fn sent(done: Done) -> SentFiles {
 
 fn received(over: Over) -> ReceivedFiles {
     let unplaced = over.unplaced.into_iter().map(|(path, kind, why)| (path, (kind, why)));
-    // Before the end some of them may still be without a name, and none is synced.
-    let placed = if over.failure.is_none() { over.placed } else { Vec::new() };
-    let files = FilesEnd { placed, unplaced: unplaced.collect() };
+    let files = FilesEnd { placed: over.placed, unplaced: unplaced.collect() };
     ReceivedFiles { files, failure: over.failure, report: over.report }
 }
 

@@ -38,7 +38,7 @@ pub(super) enum Ended {
 /// What came of it.
 pub(super) struct Over {
     pub(super) report: Report,
-    /// Files in their places.
+    /// Files of a batch that are in their places, once it is complete.
     pub(super) placed: Vec<Placed>,
     /// Objects that could not be placed: path, kind, reason.
     pub(super) unplaced: Vec<(String, Obstacle, String)>,

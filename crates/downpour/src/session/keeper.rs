@@ -45,7 +45,7 @@ pub(super) trait Keeper: BlockSink {
         0
     }
 
-    /// The files of a manifest that are in their places, once it is complete.
+    /// The files of a batch that are in their places, once it is complete.
     fn placed(&self) -> Vec<Placed> {
         Vec::new()
     }

@@ -10,7 +10,6 @@ use crate::object::limits::GROUP_LEN;
 use crate::object::place::{Obstacle, Why};
 use crate::object::tree::{EntryId, Kind, Tree};
 use std::collections::{HashMap, HashSet};
-use std::sync::Arc;
 
 /// What was agreed on: paths below the target, sizes, content.
 #[derive(Clone, Debug, Default)]
@@ -65,14 +64,14 @@ impl Store {
         }
     }
 
-    /// BLAKE3 of a file whose groups are all known.
+    /// BLAKE3 of a file; none as long as the digest of one of its groups is not known.
     fn digest_of(&self, tree: &Tree, entry: EntryId) -> Option<Digest> {
         let size = tree.file_size(entry)?;
         let known: HashMap<u64, Digest> = {
             let progress = lock(&self.progress);
             let groups = tree.groups_of(entry);
             let of = |number| Some((tree.layout().group(number).index, progress.digest(number)?));
-            groups.filter_map(of).collect()
+            groups.map(of).collect::<Option<_>>()?
         };
         let digest = |index| known.get(&index).copied().unwrap_or_else(|| zero_digest(index, size));
         if size <= GROUP_LEN {
@@ -82,14 +81,78 @@ impl Store {
         Some(merge_root(&groups, size))
     }
 
-    /// The files that are in their places. To be asked when the session is complete.
+    /// The files that are in their places, of those that were agreed on. To be asked when the session is complete: then each
+    /// has been compared with its digest.
     pub fn placed(&self) -> Vec<Placed> {
-        let Some(tree) = self.tree.get().map(Arc::clone) else { return Vec::new() };
+        let (Some(agreed), Some(tree)) = (&self.config.agreed, self.tree.get()) else {
+            return Vec::new();
+        };
         let placed = |id: EntryId| {
             let size = tree.file_size(id).filter(|_| !lock(&self.progress).is_failed(id))?;
-            let (digest, brought) = (self.digest_of(&tree, id)?, self.target.has_put(id));
-            Some(Placed { path: tree.path(id), size, digest, brought })
+            let path = tree.path(id);
+            let (_, digest) = *agreed.files.get(&path)?;
+            Some(Placed { path, size, digest, brought: self.target.has_put(id) })
         };
         tree.ids().filter_map(placed).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Agreed, Digest, EntryId, Tree, lock};
+    use crate::object::group::group_digest;
+    use crate::object::manifest::{DigestSection, ManifestId};
+    use crate::object::scan::{Scan, ScanOptions};
+    use crate::object::store::{Destination, Store, StoreConfig};
+    use downpour_proto::Geometry;
+    use downpour_transport::identity::Identity;
+    use std::fs;
+    use std::ops::Range;
+    use std::sync::Arc;
+
+    const MIB: usize = 1 << 20;
+
+    /// A section of these groups of one file.
+    fn section(tree: &Tree, content: &[u8], groups: Range<u32>) -> DigestSection {
+        let digest = |number| {
+            let group = tree.layout().group(number);
+            let bytes = &content[group.data.start as usize..group.data.end as usize];
+            group_digest(tree.layout(), &group, content.len() as u64, bytes)
+        };
+        let data_end = u64::from(groups.end) * MIB as u64;
+        let digests = groups.clone().map(digest).collect();
+        DigestSection { groups, data_end, withdrawn: Vec::new(), digests, roots: Vec::new() }
+    }
+
+    #[test]
+    fn what_never_came_is_not_taken_for_zeros_and_what_was_agreed_is_not_hashed_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let (path, content) = (folder.path().join("f"), vec![7; 3 * MIB]);
+        fs::write(&path, &content).unwrap();
+        let scan = Scan::new(&[path], &ScanOptions::default()).unwrap();
+        let (tree, file) = (Arc::new(scan.into_parts().0), EntryId(0));
+        let digest = Digest(*blake3::hash(&content).as_bytes());
+        let store = |agreed| {
+            let publisher = Identity::generate().public_key();
+            let config = StoreConfig::new(Geometry::IPV4, publisher, ManifestId([5; 16]));
+            let config = StoreConfig { agreed, ..config };
+            let store = Store::open(config, Destination::Discard, |_| {}).unwrap();
+            lock(&store.progress).start(tree.clone());
+            let _ = store.tree.set(tree.clone());
+            store
+        };
+
+        let lost = store(None);
+        lock(&lost.progress).cover(&section(&tree, &content, 0..2), false);
+        assert_eq!(lost.digest_of(&tree, file), None);
+        assert_eq!(lost.placed(), []);
+        lock(&lost.progress).cover(&section(&tree, &content, 2..3), true);
+        assert_eq!(lost.digest_of(&tree, file), Some(digest));
+
+        let mut agreed = Agreed::default();
+        agreed.insert(b"f", content.len() as u64, digest);
+        let batch = store(Some(Arc::new(agreed)));
+        let placed: Vec<_> = batch.placed().into_iter().map(|p| (p.path, p.digest)).collect();
+        assert_eq!(placed, [(b"f".to_vec(), digest)]);
     }
 }
