@@ -37,6 +37,11 @@ pub(super) trait Carried: BlockSource {
         None
     }
 
+    /// Why not all that was promised can be had any more, so that the session cannot go on.
+    fn lost(&self) -> Option<String> {
+        None
+    }
+
     /// Objects given up so far.
     fn withdrawn(&self) -> Vec<Withdrawn>;
 
@@ -70,6 +75,10 @@ impl Carried for ContentSource {
 
     fn objects(&self) -> (u64, Option<u64>) {
         (u64::from(self.tree().len()), self.data_len())
+    }
+
+    fn lost(&self) -> Option<String> {
+        self.lost()
     }
 
     fn withdrawn(&self) -> Vec<Withdrawn> {

@@ -257,8 +257,8 @@ fn start(opened: &Open, ledger: &mut Ledger) {
 
 fn is_over(opened: &Open, ledger: &Ledger, rule: &StartRule) -> Option<Ended> {
     let stand = opened.shared.stand();
-    if let Some(reason) = &stand.ended {
-        return Some(Ended::Failed(reason.clone()));
+    if let Some(reason) = stand.ended.clone().or_else(|| opened.shared.source.lost()) {
+        return Some(Ended::Failed(reason));
     }
     ledger.started?;
     if opened.shared.feed.is_some() && !stand.offered_all {

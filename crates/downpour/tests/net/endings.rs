@@ -66,6 +66,22 @@ fn a_sender_whose_input_gives_nothing_is_ended_by_one_signal() {
     assert!(ended.err.contains("nobody joined"), "{ended:?}");
 }
 
+/// As the log of a program that copies it and cuts it.
+#[test]
+fn an_input_that_is_cut_while_it_is_sent_ends_both_sides_and_both_say_why() {
+    let session = OneFile::new(30_000_000);
+    let receiver = session.receiver(0, &[]);
+    let file = session.scratch.path("file");
+    let rule = ["--receivers", "1", "--rate", "8mbit"];
+    let mut sender = session.sender_of_pipe(File::open(&file).unwrap().into(), &rule);
+    sender.until(|s| s.err().contains("phase=streaming").then_some(()));
+    File::options().write(true).open(&file).unwrap().set_len(0).unwrap();
+    for ended in [sender.wait(), receiver.wait()] {
+        ended.expect(1);
+        assert!(ended.err.contains("the input changed while being sent"), "{}", ended.err);
+    }
+}
+
 pub(crate) fn stay(session: &OneFile, name: &str) -> Running {
     let out = session.scratch.path(name);
     stay_with(&session.scratch, name, &["--out", out.to_str().unwrap()])

@@ -6,7 +6,7 @@ use downpour::object::{
     ContentSource, Destination, PipeOut, RawOptions, Store, StoreConfig, StoreEvent, StoreFailure,
 };
 use downpour_proto::{BlockId, Geometry};
-use downpour_transport::{Accepted, BlockSink};
+use downpour_transport::{Accepted, BlockSink, BlockSource};
 use std::fs::{self, File};
 use std::io::Write;
 use std::os::fd::OwnedFd;
@@ -96,6 +96,27 @@ fn input_that_can_be_read_twice_is_not_spooled() {
     let sender = streaming(input.into(), Path::new("/nowhere"), MIDDLE);
     sender.to_folder(&b).carry(&sender, sender.order());
     assert!(fs::read(b.join("stdin")).unwrap() == bytes[1000..]);
+}
+
+#[test]
+fn input_that_cannot_be_read_again_is_lost_and_says_so() {
+    for cut in [true, false] {
+        let (_dir, a, _) = pair();
+        let path = a.join("input");
+        write(&path, &Random(4).bytes(3 * MIB));
+        let sender =
+            streaming(File::open(&path).unwrap().into(), Path::new("/nowhere"), Geometry::IPV4);
+        sender.order().into_iter().for_each(|id| drop(sender.block(id)));
+        assert_eq!(sender.source.lost(), None);
+        match cut {
+            true => File::options().write(true).open(&path).unwrap().set_len(5).unwrap(),
+            false => fs::write(&path, Random(5).bytes(3 * MIB)).unwrap(),
+        }
+        let again = sender.source.read(BlockId::data(0).unwrap(), &mut vec![0; 16 * MIB]);
+        let why = again.unwrap_err().reason;
+        assert!(why.starts_with("the input changed while being sent: send it again"), "{why}");
+        assert_eq!(sender.source.lost(), Some(why));
+    }
 }
 
 #[test]

@@ -9,7 +9,8 @@
 //! A file that changes, shrinks or vanishes is *withdrawn*: its bytes read as zeros from then on, which
 //! no receiver accepts, and everything else in the same blocks still arrives. A withdrawal known before
 //! the file's digests are out travels in the manifest; a later one is told to `on_withdrawn`, and the
-//! session must tell the receivers ([`super::Store::withdraw`]).
+//! session must tell the receivers ([`super::Store::withdraw`]). A pipe's input has nothing beside it that
+//! could still arrive: when it cannot be read again the session is over ([`ContentSource::lost`]).
 //!
 //! Every read is followed by a look at size and times. When only the change time moved (a chmod, a
 //! new hard link), and whenever a block is read again for repair, whole groups are compared with their
@@ -175,6 +176,14 @@ impl ContentSource {
         self.first_reads.clone()
     }
 
+    /// Why a pipe's input cannot be read again, once that has shown.
+    pub fn lost(&self) -> Option<String> {
+        match &self.content {
+            Content::Files(_) => None,
+            Content::Stream(stream) => stream.lost(),
+        }
+    }
+
     /// Files given up so far.
     pub fn withdrawn(&self) -> Vec<Withdrawn> {
         let mut all: Vec<_> = lock(&self.withdrawn).values().cloned().collect();
@@ -292,8 +301,8 @@ impl ContentSource {
             if super::group::group_digest(layout, &group, len, part) == known {
                 continue;
             }
-            if self.tree.is_stream() {
-                return Err(failed(format!("the input {}", files::CHANGED)));
+            if let Content::Stream(stream) = &self.content {
+                return Err(stream.lose(files::CHANGED));
             }
             self.withdraw(group.entry, files::CHANGED.into(), false);
             part.fill(0);

@@ -14,7 +14,7 @@ use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::Errno;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 pub(super) struct Stream {
@@ -25,6 +25,8 @@ pub(super) struct Stream {
     spool: Option<PathBuf>,
     /// Bytes taken from the input.
     taken: Mutex<u64>,
+    /// Why not all of it can be had again.
+    lost: OnceLock<String>,
 }
 
 impl ContentSource {
@@ -51,7 +53,8 @@ impl ContentSource {
         } else {
             (spool_file(spool_folder)?, 0, Some(spool_folder.to_owned()))
         };
-        let stream = Stream { input, again, base, spool, taken: Mutex::new(0) };
+        let stream =
+            Stream { input, again, base, spool, taken: Mutex::new(0), lost: OnceLock::new() };
         let content = Content::Stream(stream);
         Ok(Self::new(Arc::new(tree), geometry, content, Box::new(|_| {})))
     }
@@ -59,8 +62,16 @@ impl ContentSource {
 
 impl Stream {
     pub(super) fn read(&self, offset: u64, buf: &mut [u8]) -> Result<(), SourceError> {
-        read_exact_at(&self.again, buf, self.base + offset)
-            .map_err(|reason| failed(format!("the input {reason}")))
+        read_exact_at(&self.again, buf, self.base + offset).map_err(|reason| self.lose(&reason))
+    }
+
+    /// Bytes that were promised cannot be had again.
+    pub(super) fn lose(&self, why: &str) -> SourceError {
+        failed(self.lost.get_or_init(|| format!("the input {why}")))
+    }
+
+    pub(super) fn lost(&self) -> Option<String> {
+        self.lost.get().cloned()
     }
 
     /// Takes the next bytes of the input, up to a group; less only at its end.
