@@ -21,8 +21,6 @@ use std::sync::Arc;
 pub(super) struct Intake {
     decoder: Option<TreeDecoder>,
     withdrawn: HashSet<u32>,
-    /// All digests so far, to check roots.
-    digests: Vec<Digest>,
 }
 
 impl Store {
@@ -123,14 +121,12 @@ impl Store {
                 let tree = tree.clone();
                 let known = Known {
                     tree: &tree,
-                    groups: intake.digests.len() as u32,
+                    groups: lock(&self.progress).covered_groups(),
                     last: section.last,
                     withdrawn: &|entry| intake.withdrawn.contains(&entry),
                 };
                 let digests = DigestSection::parse(&section.body, &known).map_err(malformed)?;
-                intake.digests.extend_from_slice(&digests.digests);
                 intake.withdrawn.extend(digests.withdrawn.iter().map(|w| w.entry));
-                check_roots(&tree, &digests, &intake.digests).map_err(malformed)?;
                 self.cover(&tree, &digests, &section)
             }
         }
@@ -194,6 +190,8 @@ impl Store {
             early.extend(progress.take_early(decided.clone()));
             decided
         };
+        self.check_roots(tree, digests)
+            .map_err(|error| StoreFailure::Manifest(error.at(section.index)))?;
         for entry in complete {
             self.complete(entry);
         }
@@ -241,21 +239,19 @@ impl Store {
         self.event(StoreEvent::Section(SectionKnown { index, held, needed, last, data_end }));
         self.finish_if_done();
     }
-}
 
-/// Roots of files without whole groups of zeros follow from the digests of their groups.
-fn check_roots(tree: &Tree, section: &DigestSection, digests: &[Digest]) -> Result<(), BodyError> {
-    for (entry, root) in &section.roots {
-        let id = EntryId(*entry);
-        let len = tree.file_size(id).unwrap_or(section.data_end);
-        let groups = tree.groups_of(id);
-        let groups = groups.start as usize..digests.len().min(groups.end as usize);
-        let Some(root) = root.filter(|_| groups.len() as u64 == len.div_ceil(GROUP_LEN)) else {
-            continue;
-        };
-        if merge_root(&digests[groups], len) != root {
-            return Err(BodyError::Text("a file's digest does not follow from its groups"));
+    /// Roots of files without whole groups of zeros follow from the digests of their groups.
+    fn check_roots(&self, tree: &Tree, section: &DigestSection) -> Result<(), BodyError> {
+        for (entry, root) in &section.roots {
+            let id = EntryId(*entry);
+            let len = tree.file_size(id).unwrap_or(section.data_end);
+            let Some(root) = root else { continue };
+            let groups = lock(&self.progress).digests(tree.groups_of(id));
+            let whole = groups.len() as u64 == len.div_ceil(GROUP_LEN);
+            if whole && merge_root(&groups, len) != *root {
+                return Err(BodyError::Text("a file's digest does not follow from its groups"));
+            }
         }
+        Ok(())
     }
-    Ok(())
 }
