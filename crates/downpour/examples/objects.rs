@@ -4,8 +4,8 @@
 //! scans, hashes, reads, verifies and places it, and prints a line for each step. Page cache is warm.
 
 use downpour::object::{
-    ContentSource, Destination, Durability, FolderOptions, ManifestId, Scan, ScanOptions, Store,
-    StoreConfig, StoreEvent,
+    ContentSource, Destination, FolderOptions, ManifestId, Scan, ScanOptions, Store, StoreConfig,
+    StoreEvent,
 };
 use downpour_proto::{BlockId, Geometry};
 use downpour_transport::identity::Identity;
@@ -69,21 +69,15 @@ fn measure(what: &str, from: &Path, scratch: &Path) -> Result<(), Failure> {
     report("read blocks (with their allocation)", start, len);
 
     let config = StoreConfig::new(Geometry::IPV4, publisher.public_key(), id);
-    let folder =
-        |durability| FolderOptions { durability, ..FolderOptions::new(scratch.join("out")) };
+    let folder = || Destination::Folder(FolderOptions::new(scratch.join("out")));
     accept("accept, discard", &config, Destination::Discard, &blocks, len)?;
     for round in ["new page cache", "recycled page cache"] {
-        let to = Destination::Folder(folder(Durability::None));
-        accept(&format!("accept, files, no sync, {round}"), &config, to, &blocks, len)?;
+        accept(&format!("accept, files, {round}"), &config, folder(), &blocks, len)?;
         if round == "recycled page cache" {
-            let to = Destination::Folder(folder(Durability::None));
-            accept("again: identical files", &config, to, &blocks, len)?;
+            accept("again: identical files", &config, folder(), &blocks, len)?;
         }
         std::fs::remove_dir_all(scratch.join("out"))?;
     }
-    let to = Destination::Folder(folder(Durability::AtEnd));
-    accept("accept, files, synced at the end", &config, to, &blocks, len)?;
-    std::fs::remove_dir_all(scratch.join("out"))?;
     Ok(())
 }
 

@@ -93,7 +93,7 @@ pub(crate) use place::{
     Claim, Existing, PlaceError, SingleFile, SingleTarget, Why, copy_across, free_bytes, is_locked,
     is_plain_name, open_in, rename, rename_new,
 };
-pub use place::{Durability, Obstacle, OpenError};
+pub use place::{Obstacle, OpenError};
 pub(crate) use scan::{Fingerprint, explain, name_at_top, open_file};
 pub use scan::{Item, ItemScan, Notice, Scan, ScanError, ScanOptions, Skipped, check_item_name};
 pub(crate) use source::CHANGED;

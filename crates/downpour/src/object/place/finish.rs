@@ -1,7 +1,7 @@
 //! What comes after all data: links, then metadata of folders, deepest first, then the sync.
 
 use super::across::make_beside;
-use super::{Durability, Existing, Obstacle, PlaceError, Placer, Why, read_full_at};
+use super::{Existing, Obstacle, PlaceError, Placer, Why, read_full_at};
 use crate::object::tree::{EntryId, Kind};
 use rustix::fs::{AtFlags, SeekFrom};
 use rustix::io::Errno;
@@ -76,9 +76,6 @@ impl Placer {
             if self.folders {
                 let notices = self.meta.apply(fd.as_fd(), &entry);
                 report.notices.extend(notices.into_iter().map(|text| (id.0, text)));
-                if self.durability == Durability::EachFile {
-                    rustix::fs::fsync(&*fd).map_err(|e| self.failure(e, "syncing", id))?;
-                }
             }
         }
         Ok(reached)
@@ -86,8 +83,7 @@ impl Placer {
 
     /// Everything so far that is on the file systems of these folders is on the disk then.
     pub(crate) fn sync(&self, folders: &[Arc<OwnedFd>]) -> Result<(), Errno> {
-        let mut folders = folders.iter().filter(|_| self.durability != Durability::None);
-        folders.try_for_each(|folder| rustix::fs::syncfs(&**folder))
+        folders.iter().try_for_each(|folder| rustix::fs::syncfs(&**folder))
     }
 
     /// The target folder's own metadata, where the tree tells them.
@@ -232,7 +228,7 @@ fn replace(
 
 #[cfg(test)]
 mod tests {
-    use super::{Durability, Finish, Placer};
+    use super::{Finish, Placer};
     use crate::object::place::{Beneath, MetaPolicy, Staging};
     use crate::object::scan::{Scan, ScanOptions};
     use crate::receipt::tests::Mounted;
@@ -264,7 +260,6 @@ mod tests {
                     xattrs: false,
                     trusted_told: false,
                 },
-                durability: Durability::AtEnd,
                 overwrite: false,
                 folders,
                 unsynced: Mutex::default(),

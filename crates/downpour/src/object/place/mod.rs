@@ -46,18 +46,6 @@ pub(crate) fn free_bytes(fs: &StatVfs) -> u64 {
     if fs.f_blocks == 0 { u64::MAX } else { fs.f_bavail.saturating_mul(fs.f_frsize) }
 }
 
-/// When data must be on the disk.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Durability {
-    /// The operating system decides. A crash of the machine may lose what a receipt has claimed.
-    None,
-    /// Everything is synced once before the receipt; a file that replaces another one, before it does.
-    #[default]
-    AtEnd,
-    /// Each file is synced before it gets its name, and each folder at the end. Slow for small files.
-    EachFile,
-}
-
 /// What kept an object from its place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Obstacle {

@@ -3,7 +3,7 @@
 use super::across::copy_across;
 use super::beneath::{FOLDER_FLAGS, open_in};
 use super::finish::same_content;
-use super::{Beneath, Durability, MetaPolicy, Obstacle, PlaceError, Staging, Why};
+use super::{Beneath, MetaPolicy, Obstacle, PlaceError, Staging, Why};
 use crate::object::limits::GROUP_LEN;
 use crate::object::scan::explain;
 use crate::object::source::lock;
@@ -62,7 +62,6 @@ pub(crate) struct Placer {
     pub(crate) beneath: Beneath,
     pub(crate) staging: Arc<Staging>,
     pub(crate) meta: MetaPolicy,
-    pub(crate) durability: Durability,
     pub(crate) overwrite: bool,
     /// Folders get metadata.
     pub(crate) folders: bool,
@@ -143,7 +142,8 @@ impl Placer {
         Ok(self.meta.apply(fd.as_fd(), &self.beneath.tree().entry(id)))
     }
 
-    /// Gives a finished partial file its metadata and its name. Returns notices.
+    /// Gives a finished partial file its metadata and its name. One that replaces another is synced before; all others are
+    /// at the end. Returns notices.
     pub(crate) fn put(
         &self,
         id: EntryId,
@@ -154,12 +154,7 @@ impl Placer {
         let fail = |error| PlaceError::of(error, &self.doing("placing", id));
         let entry = self.beneath.tree().entry(id);
         let notices = self.meta.apply(part.as_fd(), &entry);
-        let sync = match self.durability {
-            Durability::None => false,
-            Durability::AtEnd => replaces,
-            Durability::EachFile => true,
-        };
-        if sync && let Err(error) = rustix::fs::fdatasync(part) {
+        if replaces && let Err(error) = rustix::fs::fdatasync(part) {
             // It counts no more: another sync need not fail.
             self.staging.remove_part(part_name);
             return Err(fail(error));
@@ -169,7 +164,7 @@ impl Placer {
         let from = (self.staging.parts(), part_name);
         match rename(from, (&*parent, entry.name), replaces) {
             Ok(()) => {
-                if !sync && self.durability != Durability::None {
+                if !replaces {
                     lock(&self.unsynced).insert(id, (file.st_dev, file.st_ino));
                 }
                 Ok(notices)
@@ -245,10 +240,8 @@ impl Placer {
         let extents = tree.layout().extents()[tree.extents(content)].iter();
         let data = extents.map(|extent| extent.start..extent.start + extent.len);
         copy_across((from.as_fd(), data), (parent, tree.entry(id).name), replaces, |copy| {
-            if self.durability != Durability::None {
-                // No crash leaves one in its place that has not its content.
-                rustix::fs::fdatasync(copy)?;
-            }
+            // No crash leaves one in its place that has not its content.
+            rustix::fs::fdatasync(copy)?;
             Ok((self.meta.apply(copy.as_fd(), &like), rustix::fs::fstat(copy)?))
         })
         .map_err(|error| match error {

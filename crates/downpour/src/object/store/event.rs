@@ -45,7 +45,7 @@ pub enum StoreEvent {
     },
     /// The store has failed for good. Everything offered from now on is answered with `Failed`.
     Failed(StoreFailure),
-    /// All objects are placed or have failed, and are as durable as was asked for.
+    /// All objects are placed or have failed, and what is placed is on the disk.
     Complete(Summary),
 }
 

@@ -7,7 +7,7 @@
 //!
 //! Files of one group are not journaled: they are placed at once, and found in place by the next run.
 //!
-//! In a lane with [`Durability::AtEnd`] all files keep their names in the staging folder until all are whole and on the disk:
+//! In a lane all files keep their names in the staging folder until all are whole and on the disk:
 //! no crash of the machine leaves one in its place that has not its content. There those of one group are journaled, too.
 
 mod held;
@@ -20,8 +20,8 @@ use super::{StoreFailure, lock};
 use crate::object::journal::{Boot, Journal, PartKey};
 use crate::object::limits::GROUP_LEN;
 use crate::object::place::{
-    Beneath, Durability, Existing, Finish, MetaPolicy, Obstacle, OpenError, PlaceError, Placer,
-    Staging, Why, differs, write_all_at, zero_range,
+    Beneath, Existing, Finish, MetaPolicy, Obstacle, OpenError, PlaceError, Placer, Staging, Why,
+    differs, write_all_at, zero_range,
 };
 use crate::object::scan::explain;
 use crate::object::tree::{EntryId, Kind, Tree};
@@ -45,8 +45,6 @@ pub struct FolderOptions {
     pub out: PathBuf,
     /// Replace files that differ. Default: no, such an object fails.
     pub overwrite: bool,
-    /// When data must be on the disk. Default: once, before the receipt.
-    pub durability: Durability,
     /// Keep owner and group, if run as root. Default: yes.
     pub owner: bool,
     /// Keep setuid and setgid bits of files, if run as root. Default: no.
@@ -56,8 +54,8 @@ pub struct FolderOptions {
     /// Give folders the sender's metadata. Default: yes. If not, one that is there stays as it is.
     pub folders: bool,
     /// Keep what is not finished in this folder below the staging folder, so that several sessions may run into one
-    /// target. It stays afterwards, with partial files that are not this session's. With [`Durability::AtEnd`] no file gets
-    /// its name before all are on the disk. Default: none.
+    /// target. It stays afterwards, with partial files that are not this session's. No file gets its name before all are on
+    /// the disk. Default: none.
     pub lane: Option<String>,
     /// Set as soon as all the room that a session needs is taken from the file system, which not every one can give.
     pub reserved: Arc<AtomicBool>,
@@ -69,7 +67,6 @@ impl FolderOptions {
         Self {
             out: out.into(),
             overwrite: false,
-            durability: Durability::default(),
             owner: true,
             setuid: false,
             xattrs: false,
@@ -199,8 +196,7 @@ impl FolderTarget {
     fn placer(&self, tree: &Arc<Tree>) -> Placer {
         let root = rustix::process::geteuid().is_root();
         let trusted_told = tree.tells_trusted();
-        let FolderOptions { owner, setuid, xattrs, durability, overwrite, folders, .. } =
-            self.options;
+        let FolderOptions { owner, setuid, xattrs, overwrite, folders, .. } = self.options;
         Placer {
             beneath: Beneath::new(self.staging.out().clone(), tree.clone()),
             staging: self.staging.clone(),
@@ -211,7 +207,6 @@ impl FolderTarget {
                 xattrs: xattrs && tree.has_xattrs(),
                 trusted_told,
             },
-            durability,
             overwrite,
             folders,
             unsynced: Mutex::default(),
@@ -318,7 +313,7 @@ impl Target for FolderTarget {
             tree: tree.clone(),
             placer: self.placer(tree),
             existing: Vec::with_capacity(tree.len() as usize),
-            at_end: self.options.lane.is_some() && self.options.durability == Durability::AtEnd,
+            at_end: self.options.lane.is_some(),
             files: Mutex::new(Files::default()),
         };
         let mut started = Started::default();
