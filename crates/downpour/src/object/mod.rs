@@ -99,8 +99,8 @@ pub use scan::{Item, ItemScan, Notice, Scan, ScanError, ScanOptions, Skipped, ch
 pub(crate) use source::CHANGED;
 pub use source::{Ahead, ContentSource, Section, Withdrawn};
 pub use store::{
-    Agreed, Destination, FolderOptions, PipeOut, Placed, RawOptions, SectionKnown, Store,
-    StoreConfig, StoreEvent, StoreFailure, Summary, TreeKnown,
+    Agreed, Destination, FolderOptions, PipeOut, Placed, SectionKnown, Store, StoreConfig,
+    StoreEvent, StoreFailure, Summary, TreeKnown,
 };
 pub use tree::{
     Entry, EntryId, Kind, Meta, Mtime, STAGING_NAME, Tree, TreeError, TreeProblem, Xattr, printable,

@@ -5,8 +5,8 @@ use super::faults;
 use super::receive::Taker;
 use crate::cli::{Fault, ReceivePlan, Target};
 use crate::object::{
-    Claim, Destination, EntryId, FolderOptions, ManifestId, OpenError, PipeOut, Placed, RawOptions,
-    Store, StoreConfig, Summary, is_locked,
+    Claim, Destination, EntryId, FolderOptions, ManifestId, OpenError, PipeOut, Placed, Store,
+    StoreConfig, Summary, is_locked,
 };
 use crate::product::{Bookmark, Clerk, Desk, ProductLog, Shelf, ShelfConfig};
 use downpour_catalog::ErrorClass;
@@ -126,7 +126,7 @@ fn open_store(
         }),
         Target::Discard => Destination::Discard,
         Target::Pipe => Destination::Pipe { out: pipe.clone(), window: plan.memory_bytes },
-        Target::Device(path) => Destination::Raw(RawOptions { path: path.clone(), reuse: true }),
+        Target::Device(path) => Destination::Raw(path.clone()),
     };
     let opened = Store::open(config, destination, move |event| {
         // Fails only when the attempt is over.

@@ -3,7 +3,7 @@
 use crate::harness::{MIDDLE, Random, SMALL, Sender, contents, pair, write};
 use crate::roundtrip::sparse;
 use downpour::object::{
-    ContentSource, Destination, PipeOut, RawOptions, Store, StoreConfig, StoreEvent, StoreFailure,
+    ContentSource, Destination, PipeOut, Store, StoreConfig, StoreEvent, StoreFailure,
 };
 use downpour_proto::{BlockId, Geometry};
 use downpour_transport::{Accepted, BlockSink, BlockSource};
@@ -265,14 +265,14 @@ fn nothing_is_kept_of_what_is_discarded_but_all_is_verified() {
 }
 
 #[test]
-fn a_file_is_written_in_place_and_what_is_there_already_is_not_taken() {
+fn a_file_is_written_in_place_and_what_is_there_already_is_not_taken_again() {
     let (dir, a, _) = pair();
     sparse(&a.join("image"), 9 << 20, &[(0, 3 << 20), (5 << 20, 700_000), (6 << 20, 1 << 20)]);
     let sender = Sender::new(&contents(&a), MIDDLE);
     let path = dir.path().join("target");
     write(&path, &Random(8).bytes(12 << 20));
-    let raw = |reuse| Destination::Raw(RawOptions { path: path.clone(), reuse });
-    let mut receiver = sender.receiver(raw(false));
+    let raw = || Destination::Raw(path.clone());
+    let mut receiver = sender.receiver(raw());
     let mut order = sender.order();
     Random(6).shuffle(&mut order);
     receiver.carry(&sender, order);
@@ -283,7 +283,7 @@ fn a_file_is_written_in_place_and_what_is_there_already_is_not_taken() {
     let mut bytes = fs::read(&path).unwrap();
     bytes[2 << 20] ^= 1;
     write(&path, &bytes);
-    let mut receiver = sender.receiver(raw(true));
+    let mut receiver = sender.receiver(raw());
     receiver.carry_needed(&sender);
     assert_eq!(receiver.summary().bytes_received, 1 << 20);
     assert!(fs::read(&path).unwrap() == fs::read(a.join("image")).unwrap());
@@ -307,15 +307,15 @@ fn a_block_device_is_written_in_place() {
     let path = Path::new(device.trim());
     sparse(&a.join("image"), 9 << 20, &[(0, 3 << 20), (5 << 20, 700_000)]);
     let sender = Sender::new(&contents(&a), MIDDLE);
-    let raw = RawOptions { path: path.to_owned(), reuse: false };
-    let mut receiver = sender.receiver(Destination::Raw(raw.clone()));
+    let raw = || Destination::Raw(path.to_owned());
+    let mut receiver = sender.receiver(raw());
     receiver.carry(&sender, sender.order());
     receiver.summary();
     let same = fs::read(path).unwrap()[..9 << 20] == fs::read(a.join("image")).unwrap();
     sparse(&a.join("image"), 13 << 20, &[(0, 3 << 20)]);
     drop(receiver);
     let too_large = Sender::new(&contents(&a), MIDDLE);
-    let receiver = too_large.receiver(Destination::Raw(raw));
+    let receiver = too_large.receiver(raw());
     let id = BlockId::manifest(0).unwrap();
     let answer = receiver.store.accept(id, &too_large.block(id));
     let events = receiver.events();

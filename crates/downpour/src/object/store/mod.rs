@@ -29,7 +29,6 @@ mod target;
 pub use agreed::Agreed;
 pub use event::{Placed, SectionKnown, StoreEvent, StoreFailure, Summary, TreeKnown};
 pub use folder::FolderOptions;
-pub use raw::RawOptions;
 pub use sinks::PipeOut;
 
 use super::limits::ENTRIES_DEFAULT;
@@ -44,6 +43,7 @@ use intake::Intake;
 use progress::{Claim, Progress};
 use sections::Sections;
 use std::ops::Range;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, OnceLock};
 use target::{Fault, GroupData, KnownGroup, Target};
 
@@ -97,8 +97,9 @@ pub enum Destination {
         /// Bytes of memory, in whole MiB and at least 2; one block more may be held. A good value is 256 MiB.
         window: u64,
     },
-    /// One file or stream, onto a block device or into an existing file.
-    Raw(RawOptions),
+    /// One file or stream, onto a block device that nothing uses or into an existing file. What is there is compared with the
+    /// manifest first, and only what differs is taken.
+    Raw(PathBuf),
 }
 
 /// How often a thread with a block for which it is too early looks whether it still is.
@@ -155,7 +156,7 @@ impl Store {
             Destination::Folder(options) => Box::new(folder::FolderTarget::open(options)?),
             Destination::Discard => Box::new(sinks::Discard),
             Destination::Pipe { out, window } => Box::new(sinks::Pipe::new(out, window)),
-            Destination::Raw(options) => Box::new(raw::RawTarget::open(options)?),
+            Destination::Raw(path) => Box::new(raw::RawTarget::open(path)?),
         };
         let sections = Sections::new(config.geometry, config.publisher, config.manifest);
         let progress = Progress::new(config.geometry, config.early_bytes_max);

@@ -1,7 +1,7 @@
 //! One file or stream onto a block device, or into an existing file.
 //!
 //! Groups are written at their places as they come; there is no staging and no journal. To resume, what
-//! is on the device is compared with the manifest (`reuse`), which reads all of it.
+//! is on the device is compared with the manifest, which reads all of it.
 
 use super::sinks::only_file;
 use super::target::{Fault, Finished, GroupData, Held, KnownGroup, Started, Target};
@@ -17,18 +17,8 @@ use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, OnceLock};
 
-/// What is written in place.
-#[derive(Clone, Debug)]
-pub struct RawOptions {
-    /// A block device that nothing uses, or an existing file.
-    pub path: PathBuf,
-    /// Compare what is there with the manifest first, and take only what differs: to resume, or to
-    /// update an image. Costs reading all of it.
-    pub reuse: bool,
-}
-
 pub(super) struct RawTarget {
-    options: RawOptions,
+    path: PathBuf,
     fd: OwnedFd,
     is_device: bool,
     tree: OnceLock<Arc<Tree>>,
@@ -36,9 +26,9 @@ pub(super) struct RawTarget {
 }
 
 impl RawTarget {
-    pub(super) fn open(options: RawOptions) -> Result<Self, OpenError> {
-        let fail = |reason: String| OpenError::Target { path: options.path.clone(), reason };
-        let stat = rustix::fs::stat(&options.path).map_err(|error| fail(explain(error)))?;
+    pub(super) fn open(path: PathBuf) -> Result<Self, OpenError> {
+        let fail = |reason: String| OpenError::Target { path: path.clone(), reason };
+        let stat = rustix::fs::stat(&path).map_err(|error| fail(explain(error)))?;
         let is_device = match FileType::from_raw_mode(stat.st_mode) {
             FileType::BlockDevice => true,
             FileType::RegularFile => false,
@@ -47,21 +37,21 @@ impl RawTarget {
         // On a device, O_EXCL fails while anything is mounted from it.
         let exclusive = if is_device { OFlags::EXCL } else { OFlags::empty() };
         let flags = OFlags::RDWR | OFlags::CLOEXEC | exclusive;
-        let fd = rustix::fs::open(&options.path, flags, Mode::empty()).map_err(|error| {
+        let fd = rustix::fs::open(&path, flags, Mode::empty()).map_err(|error| {
             fail(match error {
                 Errno::BUSY => "it is in use: unmount what is on it".into(),
                 other => explain(other),
             })
         })?;
         match rustix::fs::flock(&fd, FlockOperation::NonBlockingLockExclusive) {
-            Err(Errno::WOULDBLOCK) => return Err(OpenError::Locked(options.path)),
+            Err(Errno::WOULDBLOCK) => return Err(OpenError::Locked(path)),
             other => other.map_err(|error| fail(explain(error)))?,
         }
-        Ok(Self { options, fd, is_device, tree: OnceLock::new(), complete: Mutex::new(false) })
+        Ok(Self { path, fd, is_device, tree: OnceLock::new(), complete: Mutex::new(false) })
     }
 
     fn fault(&self, error: Errno) -> Fault {
-        PlaceError::of(error, &format!("writing {}", self.options.path.display())).into()
+        PlaceError::of(error, &format!("writing {}", self.path.display())).into()
     }
 
     /// Writes zeros where whole groups hold no data: what was on the device must not shine through.
@@ -91,13 +81,13 @@ impl Target for RawTarget {
         }
         // Called once: nothing is there yet.
         let _ = self.tree.set(tree.clone());
-        Ok(Started { candidates: self.options.reuse, ..Started::default() })
+        Ok(Started { candidates: true, ..Started::default() })
     }
 
     fn held(&self, groups: &[KnownGroup]) -> Result<Held, Fault> {
         let mut held = Held::default();
         let mut content = Vec::new();
-        for known in groups.iter().filter(|_| self.options.reuse) {
+        for known in groups {
             content.resize(known.len() as usize, 0);
             if !read_full_at(&self.fd, &mut content, known.group.start()) {
                 continue;
@@ -151,11 +141,11 @@ impl Target for RawTarget {
         let without_data = !*lock(&self.complete) && !failed(EntryId(0));
         if let Some(size) = size.filter(|_| without_data) {
             self.complete(EntryId(0), size).map_err(|_| {
-                StoreFailure::Target(format!("cannot write {}", self.options.path.display()))
+                StoreFailure::Target(format!("cannot write {}", self.path.display()))
             })?;
         }
         rustix::fs::fdatasync(&self.fd).map_err(|error| {
-            // Another sync need not fail: who compares next (`reuse`) compares with what is on the disk.
+            // Another sync need not fail: who compares next compares with what is on the disk.
             let _ = rustix::fs::fadvise(&self.fd, 0, None, Advice::DontNeed);
             StoreFailure::Target(format!("syncing: {}", explain(error)))
         })?;
