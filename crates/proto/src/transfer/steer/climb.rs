@@ -8,7 +8,7 @@
 //! 3. A trial stays when its [`utility`] is greater: bytes a second, less a charge for each connection, less a
 //!    punishment for what is sent again, less what other links lost by it. Half as many stay when they bring the same.
 //!    In doubt it is measured for longer. When other links began or ended meanwhile nothing is learnt: it is taken back,
-//!    unless they do so all the time.
+//!    unless they do so all the time; also when nothing was seen of the link for a while.
 //! 4. When nothing is left to try the link rests, and is tried again after a minute, then after two, up to ten; at once
 //!    when what it brings changes for good.
 
@@ -339,6 +339,14 @@ impl Climb {
         Some(Turn { binding: self.binding, rate: mark.rate, loss: mark.loss, why })
     }
 
+    /// Nothing was seen of it for so long that others may have tried meanwhile: what it tries is taken back.
+    pub(super) fn give_up(&mut self) -> Option<Turn> {
+        let trial = self.trial.take()?;
+        let why = self.void(&trial, "nothing came for a while");
+        let Mark { rate, loss, .. } = trial.base;
+        Some(Turn { binding: self.binding, rate, loss, why })
+    }
+
     /// What came since the window began.
     fn mark(&self, others: Others) -> Mark {
         let same = others.generation == self.others.generation;
@@ -397,7 +405,7 @@ impl Climb {
     /// Keeps what was tried, or goes back.
     fn judge(&mut self, now: Timestamp, trial: &Trial, mark: Mark, window: &Seen) -> String {
         if trial.generation != self.others.generation && self.churn <= CHURN_MAX {
-            return self.void(trial);
+            return self.void(trial, "other transfers began or ended");
         }
         let base = trial.base;
         let mut taken = others_changed(&base, &mark);
@@ -451,9 +459,9 @@ impl Climb {
         format!("{brought}{theirs} {after}: taken back")
     }
 
-    /// Other links began or ended meanwhile: what came says nothing of what was tried.
-    fn void(&mut self, trial: &Trial) -> String {
-        let why = format!("{}: other transfers began or ended, taken back", self.setting.show());
+    /// What came says nothing of what was tried.
+    fn void(&mut self, trial: &Trial, reason: &str) -> String {
+        let why = format!("{}: {reason}, taken back", self.setting.show());
         self.change(trial.back);
         why
     }

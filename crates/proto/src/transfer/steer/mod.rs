@@ -13,9 +13,10 @@
 //! | `uplink` | what a sender tells each receiver of the others |
 //!
 //! Links of one endpoint are decided jointly: one of them tries at a time, and what the others lost meanwhile counts
-//! against it. Nothing has to be known, or guessed from correlations, of who shares which path: what is taken from a
-//! sibling is no gain, whatever the reason. What the sender tells of the links that it has to others ([`Steer::told`])
-//! counts as one more sibling, which tries when the turn is another's.
+//! against it. Who is not looked at for [`TURN_TIME`] does not keep the others from trying, and takes back what it tried.
+//! Nothing has to be known, or guessed from correlations, of who shares which path: what is taken from a sibling is no
+//! gain, whatever the reason. What the sender tells of the links that it has to others ([`Steer::told`]) counts as one
+//! more sibling, which tries when the turn is another's.
 //!
 //! Deliberately absent: files and failures. What a disk, a quota or a proxy refuses is the dispatcher's affair, and does
 //! not change what a link can carry.
@@ -110,6 +111,8 @@ pub struct Decision {
 #[derive(Debug)]
 struct Link {
     climb: Climb,
+    /// When it was last looked at.
+    looked: Timestamp,
     bytes: u64,
     beside: Option<Beside>,
 }
@@ -132,7 +135,8 @@ impl Steer {
         self.generation += 1;
         let climb = Climb::new(limits, memory);
         let setting = climb.setting();
-        self.links.insert(LinkId(self.last), Link { climb, bytes: 0, beside: None });
+        let looked = Timestamp::ZERO;
+        self.links.insert(LinkId(self.last), Link { climb, looked, bytes: 0, beside: None });
         Some((LinkId(self.last), setting))
     }
 
@@ -168,10 +172,14 @@ impl Steer {
     pub fn look(&mut self, now: Timestamp, link: LinkId, seen: &Seen) -> Option<Decision> {
         let theirs = |(id, _): &(&LinkId, &Link)| **id != link;
         let bytes = self.links.iter().filter(theirs).map(|(_, other)| other.bytes).sum();
-        let tries = self.links.iter().filter(theirs).any(|(_, other)| other.climb.is_trying());
+        let is_idle = |link: &Link| now.since(link.looked) >= TURN_TIME;
+        let tries = |link: &Link| link.climb.is_trying() && !is_idle(link);
+        let tries = self.links.iter().filter(theirs).any(|(_, other)| tries(other));
         let mut others = Others { bytes, generation: self.generation, told: 0 };
         let own = self.links.get_mut(&link)?;
         own.bytes += seen.bytes;
+        let was_idle = is_idle(own);
+        own.looked = now;
         if let Some(beside) = own.beside {
             // What is told may be any number. Told or not told: not the same others.
             others.bytes = others.bytes.saturating_add(beside.bytes);
@@ -184,7 +192,8 @@ impl Steer {
             Some(_) if own.climb.is_trying() || !own.climb.wants() => May::Ask,
             _ => May::Try,
         };
-        let turn = own.climb.look(now, seen, others, may)?;
+        let back = if was_idle { own.climb.give_up() } else { None };
+        let turn = back.or_else(|| own.climb.look(now, seen, others, may))?;
         Some(Decision {
             link,
             setting: own.climb.setting(),

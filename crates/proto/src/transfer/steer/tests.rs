@@ -1,6 +1,6 @@
 //! Links that follow a formula, in steps of half a second. Real windows and queues: `downpour-sim`.
 
-use super::{Beside, Binding, Decision, Limits, LinkId, Memory, Seen, Setting, Steer};
+use super::{Beside, Binding, Decision, Limits, LinkId, Memory, Seen, Setting, Steer, TURN_TIME};
 use crate::time::{Duration, Timestamp};
 use crate::units::Rate;
 use alloc::vec::Vec;
@@ -266,6 +266,34 @@ fn a_trial_in_which_another_transfer_of_the_sender_ends_is_void() {
         }
     }
     assert_eq!(void.expect("it is told").setting.connections, 8);
+}
+
+/// The disk of one link's sender hangs while twice as many connections are tried there.
+#[test]
+fn a_link_that_falls_idle_in_a_trial_does_not_keep_the_others_from_theirs() {
+    let mut steer = Steer::default();
+    let [idle, other] = [(); 2].map(|()| steer.begin(LIMITS, None).unwrap().0);
+    let mut now = Timestamp::ZERO;
+    // Each connection brings half a megabyte a second, on a path of its own.
+    let look = |steer: &mut Steer, now, link| {
+        let setting = steer.setting(link).unwrap();
+        let rate = f64::from(setting.connections) * 0.5 * MB;
+        steer.look(now, link, &seen(setting, rate, 0.001))
+    };
+    while steer.setting(idle).unwrap().connections == 8 {
+        now = now + STEP;
+        look(&mut steer, now, idle);
+    }
+    let fell_idle = now;
+    while steer.setting(other).unwrap().connections == 8 {
+        now = now + STEP;
+        assert!(now < fell_idle + Duration::from_secs(20), "it waits for the idle one");
+        look(&mut steer, now, other);
+    }
+    assert!(now >= fell_idle + TURN_TIME, "that is soon heard of again, as far as is known");
+    let back = look(&mut steer, now + STEP, idle).expect("its trial ends");
+    assert_eq!(back.setting.connections, 8, "{back:?}");
+    assert!(back.why.ends_with("taken back"), "{back:?}");
 }
 
 #[test]
