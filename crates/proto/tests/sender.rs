@@ -89,6 +89,25 @@ fn who_need_not_back_off_begin_with_the_guess_and_more_with_what_their_joins_sho
     }
 }
 
+/// `docs/protocol.md#PULL-4`.
+#[test]
+fn stream_and_pulls_keep_to_the_ceiling_together() {
+    let (now, ceiling) = (Timestamp::ZERO, Rate::from_mbps(100));
+    let mut sender = sender(1, Duration::from_millis(2), Rate::from_mbps(200));
+    start(&mut sender, now, 80);
+    sender.set_ceiling(now, ceiling);
+    assert_eq!(sender.shares().stream, ceiling, "nobody pulls");
+    assert!(sender.join(now, ReceiverId(2), Delivery::Pull));
+    let later = now + Duration::from_millis(100);
+    run(&mut sender, now, later);
+    let shares = sender.shares();
+    assert_eq!(shares.stream, Rate::from_mbps(98));
+    let both = shares.stream.bps() + shares.pulls.bps();
+    assert!((ceiling.bps() - 1..=ceiling.bps()).contains(&both), "{shares:?}");
+    sender.set_delivery(later, ReceiverId(2), Delivery::Ended);
+    assert_eq!(sender.shares().stream, ceiling, "nobody pulls any more");
+}
+
 /// However close together the requests are (`docs/protocol.md#FB-4`).
 #[test]
 fn one_advertisement_leaves_in_a_quarter_of_a_round_trip() {

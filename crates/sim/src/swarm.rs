@@ -10,7 +10,7 @@ use crate::loss::Loss;
 use crate::network::{EdgeConfig, NodeId};
 use crate::rng::Rng;
 use crate::world::{Controller, Fate, Outcome, ReceiverConfig, World, WorldConfig};
-use downpour_proto::{Code, Duration, Geometry, Rate, Timestamp};
+use downpour_proto::{Code, Duration, Geometry, PULL_SHARE_DEFAULT, Rate, Timestamp};
 use std::ops::Range;
 use std::panic::catch_unwind;
 
@@ -58,6 +58,7 @@ pub fn world(seed: u64) -> WorldConfig {
             Controller::Auto
         },
         ceiling: rng.chance(0.1).then(|| Rate::from_mbps(rate).scale(0.3)),
+        pull_share: PULL_SHARE_DEFAULT,
         // A window of a few symbols would be all that limits.
         window_blocks: pick(&mut rng, &[4, 16, 64, 128]).max(256 / usize::from(symbols)),
         partial_blocks: pick(&mut rng, &[8, 32, 256]),
@@ -73,6 +74,7 @@ pub fn world(seed: u64) -> WorldConfig {
     if rng.chance(0.2) {
         world.make_busy(Duration::from_millis(100));
     }
+    world.pull_share = pick(&mut rng, &[PULL_SHARE_DEFAULT, PULL_SHARE_DEFAULT, 0.3, 0.6]);
     world
 }
 

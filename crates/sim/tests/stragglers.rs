@@ -110,3 +110,32 @@ fn a_slow_store_that_stands_still_now_and_then_costs_three_little() {
     assert!(ratio < 1.3, "{ratio:.3} x bound");
     assert!(outcome.receivers[3].completed.is_some(), "{outcome:?}");
 }
+
+/// The controller's rate is the stream's: when it was that of both, the start never ended beside pulls with half of it. Each
+/// of three pulls no more than the stream has sent.
+#[test]
+fn a_stream_finds_what_pulls_leave_it_however_large_their_share() {
+    let (rate, rtt) = (Rate::from_mbps(100), Duration::from_millis(2));
+    for share in [0.02, 0.3, 0.6] {
+        let mut config = WorldConfig::star(6, rate, rtt, Loss::None);
+        (config.pull_share, config.data_len) = (share, 64 << 20);
+        config.receivers[3..].iter_mut().for_each(|receiver| receiver.pull_only = true);
+        let floor = bound(config.data_len, rate.scale(1.0 - share), 0.0);
+        let ratio = World::run(config).completed(0..3).as_secs_f64() / floor.as_secs_f64();
+        assert!((0.95..1.1).contains(&ratio), "{share}: {ratio:.3} x bound");
+    }
+}
+
+#[test]
+fn stream_and_pulls_together_keep_to_the_ceiling() {
+    let (rate, rtt) = (Rate::from_mbps(100), Duration::from_millis(2));
+    for share in [0.3, 0.6] {
+        let mut config = WorldConfig::star(6, rate, rtt, Loss::None);
+        (config.pull_share, config.data_len) = (share, 16 << 20);
+        config.ceiling = Some(rate.scale(0.2));
+        config.receivers[3..].iter_mut().for_each(|receiver| receiver.pull_only = true);
+        let floor = bound(config.data_len, rate.scale(0.2 * (1.0 - share)), 0.0);
+        let ratio = World::run(config).completed(0..3).as_secs_f64() / floor.as_secs_f64();
+        assert!((0.95..1.1).contains(&ratio), "{share}: {ratio:.3} x bound");
+    }
+}

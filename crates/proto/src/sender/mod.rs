@@ -77,7 +77,7 @@ pub struct SenderConfig {
     pub initial_rtt: Duration,
     /// Most blocks open at once, 1 ..= [`WINDOW_BLOCKS_MAX`]; each costs the driver K·T bytes and its repair.
     pub window_blocks: usize,
-    /// Share of the rate that pulls get while the stream runs, 0 ..= 1.
+    /// Share of all that is sent that pulls get while the stream runs, 0 ..= 1.
     pub pull_share: f64,
 }
 
@@ -459,11 +459,10 @@ impl Sender {
         self.members.remove(id);
     }
 
-    /// Never faster than this from now on.
+    /// Stream and pulls together are never faster than this from now on.
     pub fn set_ceiling(&mut self, now: Timestamp, ceiling: Rate) {
         self.advance(now);
         self.ceiling = ceiling;
-        self.config.rate.set_ceiling(ceiling);
         self.apply_rate();
     }
 
@@ -549,14 +548,11 @@ impl Sender {
     /// What the stream and the pulls may use now.
     pub fn shares(&self) -> Shares {
         let waiting = !(self.window.offered.is_empty() && self.window.open.is_empty());
-        let busy = waiting && self.started;
-        if self.members.streaming() == 0 {
-            // Nobody reports on the stream: TCP finds the pulls' rate by itself.
-            return Shares { stream: self.config.rate.rate(), pulls: self.ceiling };
-        }
-        let shares = self.budget.divide(self.config.rate.rate(), busy, self.members.pulling() > 0);
-        // An idle stream measures nothing: its last rate must not hold the pulls down.
-        if busy { shares } else { Shares { pulls: self.ceiling, ..shares } }
+        let stream = self.config.rate.rate();
+        // Where nobody reports on the stream, or it is idle and measures nothing, TCP finds the pulls' rate by itself.
+        let beside = waiting && self.started && self.members.streaming() > 0;
+        let pulls = if beside { self.budget.of_pulls(stream, self.ceiling) } else { self.ceiling };
+        Shares { stream, pulls }
     }
 
     /// This stream's id.
@@ -626,6 +622,9 @@ impl Sender {
     }
 
     fn apply_rate(&mut self) {
+        let is_shared = self.members.pulling() > 0;
+        let ceiling = if is_shared { self.budget.of_stream(self.ceiling) } else { self.ceiling };
+        self.config.rate.set_ceiling(ceiling);
         self.pacer.set_rate(self.shares().stream.max(STREAM_RATE_MIN));
         let summary = self.config.rate.summary();
         self.pacer.set_queue(summary.queue_delay, summary.queue_borne);

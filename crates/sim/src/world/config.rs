@@ -30,6 +30,8 @@ pub struct WorldConfig {
     pub controller: Controller,
     /// The rate is never above this.
     pub ceiling: Option<Rate>,
+    /// Share of all that is sent that pulls get while the stream runs.
+    pub pull_share: f64,
     /// Blocks that the sender keeps open at most.
     pub window_blocks: usize,
     /// Blocks that a receiver keeps at most.
@@ -149,6 +151,7 @@ impl WorldConfig {
             geometry: Geometry::IPV4,
             controller: Controller::Auto,
             ceiling: None,
+            pull_share: PULL_SHARE_DEFAULT,
             window_blocks: 64,
             partial_blocks: 128,
             load_time: Duration::from_micros(500),
@@ -170,10 +173,5 @@ impl WorldConfig {
         for receiver in &mut self.receivers {
             receiver.hiccups = Hiccups::new(every, ms(5), ms(20));
         }
-    }
-
-    /// Share of the pull budget while the stream runs.
-    pub(super) const fn pull_share() -> f64 {
-        PULL_SHARE_DEFAULT
     }
 }

@@ -105,7 +105,7 @@ impl World {
                 recovery: Box::new(Parity::default()),
                 initial_rtt: INITIAL_RTT,
                 window_blocks: config.window_blocks,
-                pull_share: WorldConfig::pull_share(),
+                pull_share: config.pull_share,
             },
             Timestamp::ZERO,
         );
