@@ -39,6 +39,8 @@ pub const HEADERS_LEN: u64 = 42;
 pub struct Link {
     config: LinkConfig,
     busy_until: Timestamp,
+    /// The rate before the last change, at which what waited then is served until this time.
+    before: (Rate, Timestamp),
     /// Datagrams that found the queue full.
     pub dropped: u64,
     /// Frame bytes that passed.
@@ -48,7 +50,8 @@ pub struct Link {
 impl Link {
     /// An idle link.
     pub const fn new(config: LinkConfig) -> Self {
-        Self { config, busy_until: Timestamp::ZERO, dropped: 0, carried_bytes: 0 }
+        let before = (config.rate, Timestamp::ZERO);
+        Self { config, busy_until: Timestamp::ZERO, before, dropped: 0, carried_bytes: 0 }
     }
 
     /// Sends a frame of `len` bytes. Returns when its last bit is at the other end; `None` if the
@@ -73,15 +76,16 @@ impl Link {
         self.busy_until.since(now)
     }
 
-    /// Changes the rate; what waits is served at the new one.
-    pub fn set_rate(&mut self, now: Timestamp, rate: Rate) {
-        let backlog = self.backlog_bytes(now);
+    /// Changes the rate for what comes from now on: when what waits arrives has been told.
+    pub const fn set_rate(&mut self, rate: Rate) {
+        self.before = (self.config.rate, self.busy_until);
         self.config.rate = rate;
-        self.busy_until = now + rate.time_for(backlog);
     }
 
     fn backlog_bytes(&self, now: Timestamp) -> u64 {
-        self.config.rate.bytes_in(self.busy_until.since(now))
+        let (rate, until) = self.before;
+        let later = self.config.rate.bytes_in(self.busy_until.since(until.max(now)));
+        rate.bytes_in(until.since(now)) + later
     }
 }
 
@@ -106,5 +110,23 @@ mod tests {
         assert_eq!(link.queue_delay(Timestamp::ZERO), one * 11);
         // After one service time there is room again.
         assert_eq!(link.send(Timestamp::ZERO + one, FRAME_LEN), Some(last + one));
+    }
+
+    #[test]
+    fn at_another_rate_it_still_serves_in_order_and_holds_as_much() {
+        let (fast, slow) = (Rate::from_mbps(100), Rate::from_mbps(10));
+        for (first, second) in [(fast, slow), (slow, fast)] {
+            let mut link = Link::new(LinkConfig::bottleneck(first, Duration::ZERO, Duration::ZERO));
+            let before: Vec<_> = (0..6).map(|_| link.send(Timestamp::ZERO, FRAME_LEN)).collect();
+            link.set_rate(second);
+            // Ten wait, and one is being sent.
+            let after: Vec<_> = (0..6).map(|_| link.send(Timestamp::ZERO, FRAME_LEN)).collect();
+            assert!(after[5].is_none() && after[4].is_some(), "{after:?}");
+            let served = Timestamp::ZERO + first.time_for(FRAME_LEN) * 6;
+            assert_eq!(before[5], Some(served));
+            let fifth = served + second.time_for(FRAME_LEN) * 5;
+            assert_eq!(after[4], Some(fifth));
+            assert_eq!(link.backlog_bytes(served), 5 * FRAME_LEN);
+        }
     }
 }

@@ -228,7 +228,7 @@ pub fn run(setup: Setup) -> Report {
                     events.push(at, Event::CubicAck { flow, delivered });
                 }
             }
-            Event::Change { rate_bps } => shared.set_rate(now, Rate::from_bps(rate_bps)),
+            Event::Change { rate_bps } => shared.set_rate(Rate::from_bps(rate_bps)),
         }
     }
     let after = carried(&cubics, &shared);
