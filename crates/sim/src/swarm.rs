@@ -2,7 +2,7 @@
 //!
 //! What must hold in every one of them: each receiver that lives ends with every block, each of K distinct
 //! symbols, none stored twice (the world checks that); memory and feedback stay within their bounds; and
-//! the session ends once the faults have.
+//! the session ends once the faults have, and the sender comes to rest (the world checks that, too).
 
 use crate::hiccups::Hiccups;
 use crate::link::LinkConfig;

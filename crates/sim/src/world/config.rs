@@ -48,7 +48,7 @@ pub struct WorldConfig {
     pub poll_loss: f64,
     /// The run ends at the latest at this time.
     pub end: Duration,
-    /// Every symbol is followed and checked; costs memory and time.
+    /// Every symbol is followed and checked, and how the session ends; costs memory and time.
     pub check: bool,
     /// Prints a line for each report that the rate controller takes.
     pub trace: bool,

@@ -22,6 +22,9 @@ use std::rc::Rc;
 /// Datagrams by number in which a duplicate is noticed.
 const REPLAY_WINDOW: u64 = 1024;
 
+/// Each receiver's clock is ahead of the one before by so much; no two machines have the same time.
+const CLOCK_AHEAD: Duration = Duration::from_secs(77);
+
 /// A datagram on its way.
 #[derive(Clone, Debug)]
 pub(super) struct Datagram {
@@ -94,7 +97,8 @@ pub(super) struct Host {
     pub(super) machine: Receiver,
     pub(super) joined: bool,
     pub(super) dead: bool,
-    pub(super) receipted: bool,
+    /// The sender knows that it takes part no more.
+    pub(super) ended: bool,
     pub(super) completed_at: Option<Timestamp>,
     pub(super) on_stream: bool,
     /// The earliest timer event that is queued.
@@ -114,6 +118,8 @@ pub(super) struct Host {
     next: u64,
     rough: Option<Rough>,
     zeros: Rc<[u8]>,
+    /// By how much its clock is ahead of the sender's.
+    ahead: Duration,
 }
 
 /// State of an edge that delays each datagram on its own.
@@ -129,13 +135,15 @@ impl Host {
         let config = world.receivers[index].clone();
         let id = ReceiverId(index as u32 + 1);
         let machine = receiver_config(world, id, !config.pull_only);
-        let start = Timestamp::ZERO + config.joins;
+        let ahead = CLOCK_AHEAD * id.0;
+        let start = Timestamp::ZERO + config.joins + ahead;
         Self {
             id,
+            ahead,
             machine: Receiver::new(machine, rng.next_u64(), start),
             joined: false,
             dead: false,
-            receipted: false,
+            ended: false,
             completed_at: None,
             on_stream: !config.pull_only,
             timer: Timestamp::MAX,
@@ -259,7 +267,8 @@ impl Host {
             _ => &datagram.body,
         };
         let seen = self.awake(at);
-        let done = self.machine.handle_datagram(seen, at, &datagram.header, body);
+        let (now, arrived) = (self.clock(seen), self.clock(at));
+        let done = self.machine.handle_datagram(now, arrived, &datagram.header, body);
         let disposition = done.expect("the sender's datagrams are well formed");
         if let Kind::Symbol { block, symbol, .. } = datagram.header.kind
             && disposition == Disposition::Keep
@@ -294,6 +303,16 @@ impl Host {
             Some(stop) if stop.contains(&awake) => stop.end,
             _ => awake,
         }
+    }
+
+    /// What its own clock shows at `at`.
+    pub(super) fn clock(&self, at: Timestamp) -> Timestamp {
+        at + self.ahead
+    }
+
+    /// When its machine is to be called next.
+    pub(super) fn next_timeout(&self) -> Option<Timestamp> {
+        self.machine.poll_timeout().map(|deadline| deadline.at - self.ahead)
     }
 
     /// Propagation from its node to it.

@@ -5,9 +5,11 @@
 //! who leaves the stream, pulls. All follows from one seed.
 //!
 //! Invariants that it checks: blocks come of K distinct symbols, once; a receiver and the sender keep no
-//! more than they may; time never runs backwards.
+//! more than they may; time never runs backwards; and when all have everything or have died, the sender comes to
+//! rest. Each machine has a clock of its own.
 
 mod config;
+mod ending;
 mod events;
 mod host;
 mod ledger;
@@ -85,6 +87,8 @@ pub struct World {
     stats: outcome::Counters,
     unfinished: usize,
     stream_done: bool,
+    /// Events in this instant.
+    at_once: u32,
 }
 
 impl World {
@@ -130,6 +134,7 @@ impl World {
             empty: Rc::from([]),
             stats: outcome::Counters::default(),
             stream_done: false,
+            at_once: 0,
             rng,
             config,
         }
@@ -140,24 +145,32 @@ impl World {
         let mut world = Self::new(config);
         world.begin();
         let end = Timestamp::ZERO + world.config.end;
-        let mut at_once = 0;
-        while world.unfinished > 0 {
-            let Some((at, event)) = world.events.pop() else { break };
-            if at > end {
-                break;
-            }
-            debug_assert!(at >= world.now);
-            at_once = if at == world.now { at_once + 1 } else { 0 };
-            assert!(at_once < AT_ONCE_MAX, "time stands still at {at:?}: {event:?}");
-            world.now = at;
-            let awake = world.awake(event.host());
-            if awake > at {
-                world.events.push(awake, event);
-            } else {
-                world.handle(event);
-            }
+        while world.unfinished > 0 && world.step(end) {}
+        let outcome = world.outcome();
+        if world.config.check && world.unfinished == 0 {
+            world.check_end();
         }
-        world.outcome()
+        outcome
+    }
+
+    /// The next event. False: none comes until then.
+    fn step(&mut self, until: Timestamp) -> bool {
+        let Some((at, event)) = self.events.pop() else { return false };
+        if at > until {
+            self.events.push(at, event);
+            return false;
+        }
+        debug_assert!(at >= self.now);
+        self.at_once = if at == self.now { self.at_once + 1 } else { 0 };
+        assert!(self.at_once < AT_ONCE_MAX, "time stands still at {at:?}: {event:?}");
+        self.now = at;
+        let awake = self.awake(event.host());
+        if awake > at {
+            self.events.push(awake, event);
+        } else {
+            self.handle(event);
+        }
+        true
     }
 
     /// When the process of `host` notices what happens now.
@@ -290,7 +303,7 @@ impl World {
 
     fn die(&mut self, index: Index) {
         let host = &mut self.hosts[index];
-        if host.dead || host.receipted {
+        if host.dead || host.ended {
             return;
         }
         host.dead = true;
@@ -448,7 +461,8 @@ impl World {
             return;
         }
         self.catch_up(index);
-        self.hosts[index].machine.handle_timeout(self.now);
+        let now = self.hosts[index].clock(self.now);
+        self.hosts[index].machine.handle_timeout(now);
         while let Some(work) = self.hosts[index].machine.poll_work() {
             self.receiver_work(index, work);
         }
@@ -479,10 +493,10 @@ impl World {
             self.events.push(back, Event::ToSender(id, ToSender::Receipt));
             return;
         }
-        if let Some(deadline) = host.machine.poll_timeout()
-            && deadline.at < host.timer
+        if let Some(due) = host.next_timeout()
+            && due < host.timer
         {
-            host.timer = deadline.at.max(self.now);
+            host.timer = due.max(self.now);
             self.events.push(host.timer, Event::ReceiverTimer(index));
         }
     }
@@ -490,7 +504,8 @@ impl World {
     fn receiver_work(&mut self, index: Index, work: ReceiverWork) {
         match work {
             ReceiverWork::Seed { block, .. } => {
-                self.hosts[index].machine.seeded(self.now, block, &[]);
+                let now = self.hosts[index].clock(self.now);
+                self.hosts[index].machine.seeded(now, block, &[]);
             }
             ReceiverWork::Complete { block, k, decode } => {
                 let host = &mut self.hosts[index];
@@ -535,7 +550,7 @@ impl World {
             let ready = host.ready.remove(&block).unwrap_or(self.now);
             self.products.stored(index, block, ready);
         }
-        host.machine.handle_work(self.now, done);
+        host.machine.handle_work(host.clock(self.now), done);
     }
 
     fn receiver_event(&mut self, index: Index, event: ReceiverEvent) {
@@ -545,13 +560,15 @@ impl World {
             ReceiverEvent::StreamQuiet | ReceiverEvent::Neighbour(_) => return,
         };
         let (id, at) = (self.hosts[index].id, self.back(index));
-        self.hosts[index].machine.set_on_stream(self.now, on_stream);
+        let now = self.hosts[index].clock(self.now);
+        self.hosts[index].machine.set_on_stream(now, on_stream);
         self.events.push(at, Event::ToSender(id, ToSender::Delivery(delivery)));
     }
 
     fn send_feedback(&mut self, index: Index) {
         let mut message = std::mem::take(&mut self.message);
-        while self.hosts[index].machine.poll_transmit(self.now, &mut message).is_some() {
+        let now = self.hosts[index].clock(self.now);
+        while self.hosts[index].machine.poll_transmit(now, &mut message).is_some() {
             let len = (HEADER_LEN + message.len() + TAG_LEN) as u64 + HEADERS_LEN;
             self.stats.feedback_bytes += len;
             let (node, at) = (self.hosts[index].config.node, self.back_now(index));
@@ -602,12 +619,13 @@ impl World {
         let index = from.0 as usize - 1;
         match what {
             ToSender::Delivery(delivery) => {
-                if !self.hosts[index].receipted {
+                if !self.hosts[index].ended {
+                    self.hosts[index].ended = delivery == Delivery::Ended;
                     self.sender.set_delivery(self.now, from, delivery);
                 }
             }
             ToSender::Receipt => {
-                self.hosts[index].receipted = true;
+                self.hosts[index].ended = true;
                 self.sender.set_delivery(self.now, from, Delivery::Ended);
             }
             ToSender::Pull(pull) => {
@@ -629,8 +647,8 @@ impl World {
             return;
         }
         self.catch_up(index);
-        let now = self.now;
         let host = &mut self.hosts[index];
+        let now = host.clock(self.now);
         match what {
             ToReceiver::OnStream(on) => {
                 host.on_stream = on;

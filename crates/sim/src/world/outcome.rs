@@ -80,7 +80,7 @@ impl Counters {
 }
 
 impl World {
-    pub(super) fn outcome(self) -> Outcome {
+    pub(super) fn outcome(&self) -> Outcome {
         if self.config.trace {
             for host in self.hosts.iter().filter(|h| h.completed_at.is_none() && !h.dead) {
                 println!("unfinished: {:?}", host.machine);
