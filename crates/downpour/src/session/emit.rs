@@ -33,7 +33,8 @@ const PULLED_AHEAD_AUTO: u64 = 32 << 20;
 /// Data blocks offered before that is looked at.
 const OFFERED_AT_ONCE: usize = 16;
 
-/// Longest wait for receivers to look at a section; then its data is sent to all.
+/// Longest wait for receivers to look at a section; then its data is sent to all, and who has not looked is not waited
+/// for again until it has caught up.
 const EXAMINE_TIME_MAX: Duration = Duration::from_secs(30);
 
 /// How often the thread looks whether it shall go on, unless it is woken.
@@ -75,7 +76,9 @@ pub(super) fn emit(
             return Ok(());
         }
         if !section.data.is_empty() {
-            shared.stand().data_end = section.data.end;
+            let mut stand = shared.stand();
+            stand.roster.passes(section.index);
+            stand.data_end = section.data.end;
         }
         for first in section.data.clone().step_by(OFFERED_AT_ONCE) {
             let end = section.data.end.min(first + OFFERED_AT_ONCE as u32);

@@ -82,6 +82,8 @@ pub(super) struct Member {
     candidates: bool,
     /// It has looked at the sections below this one.
     examined: u32,
+    /// A section went out without its answer, and it has not caught up since.
+    is_late: bool,
     joined_at: Instant,
     /// Another one, which was live, had to make room for it, and it is not ready yet.
     ousts: bool,
@@ -193,6 +195,7 @@ impl Roster {
             is_told: false,
             candidates: false,
             examined: 0,
+            is_late: false,
             joined_at: now,
             ousts,
             begun_at: former.map_or(now, |former| former.begun_at),
@@ -267,13 +270,21 @@ impl Roster {
     }
 
     /// Whether to hold a section's data back until those who may hold it have looked: only when all may,
-    /// for what one lacks is sent anyway.
+    /// for what one lacks is sent anyway. Who is late is not waited for.
     pub(super) fn waits_for(&self, section: u32) -> bool {
         let mut ready =
             self.members.values().filter(|member| member.stage == Stage::Ready).peekable();
         ready.peek().is_some()
             && self.members.values().filter(|m| m.stage == Stage::Ready).all(|m| m.candidates)
-            && ready.any(|member| member.examined <= section)
+            && ready.any(|member| !member.is_late && member.examined <= section)
+    }
+
+    /// A section's data goes out. Who was waited for in vain is late until it has looked at all that went out.
+    pub(super) fn passes(&mut self, section: u32) {
+        let in_vain = self.waits_for(section);
+        for member in self.members.values_mut().filter(|member| member.stage == Stage::Ready) {
+            member.is_late = member.examined <= section && (in_vain || member.is_late);
+        }
     }
 
     pub(super) fn receipt(&mut self, id: ReceiverId, receipt: Receipt) -> bool {
@@ -581,6 +592,31 @@ pub(super) mod tests {
         let (b, _) = roster.join(newcomer("b", 2));
         roster.ready(b, true, false);
         assert!(!roster.waits_for(1), "b needs everything");
+    }
+
+    #[test]
+    fn who_was_waited_for_in_vain_is_not_waited_for_until_it_has_caught_up() {
+        let mut roster = Roster::default();
+        let [a, b] = ["a", "b"].map(|name| roster.join(newcomer(name, 1)).0);
+        for id in [a, b] {
+            roster.ready(id, true, true);
+        }
+        roster.examined(a, 1);
+        roster.passes(0);
+        assert!(roster.waits_for(1), "a has not looked at it");
+        roster.examined(a, 2);
+        assert!(!roster.waits_for(1), "b was waited for in vain");
+        roster.passes(1);
+        roster.examined(a, 3);
+        roster.examined(b, 2);
+        assert!(!roster.waits_for(2), "b is still behind");
+        roster.examined(b, 3);
+        roster.passes(2);
+        assert!(roster.waits_for(3));
+        roster.examined(a, 4);
+        assert!(roster.waits_for(3), "b has caught up");
+        roster.examined(b, 4);
+        assert!(!roster.waits_for(3));
     }
 
     #[test]
