@@ -33,21 +33,27 @@ pub fn send_once(
     mut go_on: impl FnMut(u64) -> bool,
 ) -> io::Result<u64> {
     let listener = TcpListener::bind(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)))?;
-    let address = listener.local_addr()?;
+    let (stream, accepted) = connect(&listener)?;
     let target = target.to_owned();
-    let receiver = thread::spawn(move || receive(&listener.accept()?.0, &target));
-    let mut paced = Paced {
-        stream: TcpStream::connect(address)?,
-        rate,
-        start: Instant::now(),
-        sent: 0,
-        go_on: &mut go_on,
-    };
+    let receiver = thread::spawn(move || receive(&accepted, &target));
+    let mut paced = Paced { stream, rate, start: Instant::now(), sent: 0, go_on: &mut go_on };
     let sent = send(paths, &mut paced);
     let total = paced.sent;
     drop(paced);
     let received = receiver.join().map_err(|_| io::Error::other("the receiving end panicked"))?;
     sent.and(received).map(|()| total)
+}
+
+/// Both ends of one connection. Anybody on this machine may connect to the listener: whose it is not is dropped.
+fn connect(listener: &TcpListener) -> io::Result<(TcpStream, TcpStream)> {
+    let stream = TcpStream::connect(listener.local_addr()?)?;
+    let own = stream.local_addr()?;
+    loop {
+        let (accepted, peer) = listener.accept()?;
+        if peer == own {
+            return Ok((stream, accepted));
+        }
+    }
 }
 
 fn send(paths: &[PathBuf], stream: &mut Paced<'_>) -> io::Result<()> {
@@ -155,9 +161,10 @@ fn early(rate: Rate, sent: u64, elapsed: Duration) -> Duration {
 
 #[cfg(test)]
 mod tests {
-    use super::{early, send_once};
+    use super::{connect, early, send_once};
     use downpour_proto::Rate;
     use std::fs;
+    use std::net::{TcpListener, TcpStream};
     use std::os::unix::fs::symlink;
     use std::time::Duration;
 
@@ -166,6 +173,14 @@ mod tests {
         let (rate, ms) = (Rate::from_mbps(16), Duration::from_millis);
         assert_eq!(early(rate, 600_000, ms(100)), ms(200));
         assert_eq!(early(rate, 600_000, ms(400)), ms(0));
+    }
+
+    #[test]
+    fn who_connects_first_is_not_taken_for_the_sender() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let _stranger = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (stream, accepted) = connect(&listener).unwrap();
+        assert_eq!(accepted.peer_addr().unwrap(), stream.local_addr().unwrap());
     }
 
     #[test]
