@@ -70,10 +70,10 @@ struct Alarm {
 }
 
 /// How far the copy of a site is.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 struct Copied {
-    /// When the site last answered.
-    heard: Time,
+    /// When the site last answered: for people, and what silence is judged by, for a clock may be set.
+    heard: (Time, Instant),
     /// Events that are not in the copy yet.
     behind: i64,
     events: u64,
@@ -85,8 +85,13 @@ struct Copied {
 }
 
 impl Copied {
+    /// Of a site that is followed from now on.
+    fn new(now: (Time, Instant)) -> Self {
+        Self { heard: now, behind: 0, events: 0, alarm: None, told: None, tell_after: None }
+    }
+
     /// Takes what came of a round.
-    fn judge(&mut self, done: &Result<(), Fault>, now: Time, silent_us: i64) {
+    fn judge(&mut self, done: &Result<(), Fault>, now: (Time, Instant), silent: Duration) {
         let alarm = |kind, what| Some(Alarm { kind, what });
         match done {
             Ok(()) => (self.heard, self.alarm) = (now, None),
@@ -94,8 +99,8 @@ impl Copied {
             Err(fault) if fault.class == ErrorClass::Internal => {
                 (self.heard, self.alarm) = (now, alarm(Kind::Damaged, fault.what.clone()));
             }
-            Err(fault) if now.0.saturating_sub(self.heard.0) > silent_us => {
-                let what = format!("silent since {}: {fault}", show_time(self.heard.0));
+            Err(fault) if now.1.saturating_duration_since(self.heard.1) > silent => {
+                let what = format!("silent since {}: {fault}", show_time(self.heard.0.0));
                 self.alarm = alarm(Kind::Silent, what);
             }
             Err(_) => {}
@@ -116,6 +121,10 @@ pub struct Mirror {
     copies: Mutex<BTreeMap<String, Copied>>,
 }
 
+fn now(site: &Site) -> (Time, Instant) {
+    (site.clock.now(), Instant::now())
+}
+
 /// The file of a site's copy.
 pub fn copy_of(state: &Path, site: &str) -> PathBuf {
     state.join(FOLDER).join(format!("{site}.db"))
@@ -133,7 +142,7 @@ impl Service for Mirror {
             let mut followed = BTreeMap::new();
             loop {
                 let of = changes.borrow_and_update().mirror.of.clone();
-                self.change(&of, &mut followed, site.clock.now(), |name| {
+                self.change(&of, &mut followed, now(&site), |name| {
                     loops.spawn(self.clone().follow(site.clone(), name, stop.clone()))
                 });
                 tokio::select! {
@@ -177,7 +186,7 @@ impl Mirror {
         &self,
         of: &[String],
         followed: &mut BTreeMap<String, AbortHandle>,
-        now: Time,
+        now: (Time, Instant),
         mut follow: impl FnMut(String) -> AbortHandle,
     ) {
         followed.retain(|name, task| {
@@ -190,7 +199,7 @@ impl Mirror {
         let mut copies = self.copies();
         copies.retain(|name, _| of.contains(name));
         for name in of {
-            copies.entry(name.clone()).or_insert(Copied { heard: now, ..Copied::default() });
+            copies.entry(name.clone()).or_insert_with(|| Copied::new(now));
             followed.entry(name.clone()).or_insert_with(|| follow(name.clone()));
         }
     }
@@ -216,10 +225,9 @@ impl Mirror {
             Some(remote) => self.take_all(site, name, &remote).await,
             None => Err(Fault::new(ErrorClass::SourceUnreachable, "no [[remote]] of this name")),
         };
-        let silent_us = i64::try_from(site.config().mirror.silent.as_micros()).unwrap_or(i64::MAX);
         let mut untold = None;
         self.note(name, |copy| {
-            copy.judge(&done, site.clock.now(), silent_us);
+            copy.judge(&done, now(site), *site.config().mirror.silent);
             untold = copy.untold();
         });
         let Some(alarm) = untold else { return };
@@ -375,15 +383,18 @@ mod tests {
     use downpour_transport::identity::Identity;
     use std::net::TcpListener;
     use std::time::Duration;
-    use tokio::time::timeout;
+    use tokio::time::{Instant, timeout};
 
     #[test]
     fn each_kind_of_alarm_is_told_until_somebody_was() {
-        let mut copy = Copied::default();
+        let begun = Instant::now();
+        let mut copy = Copied::new((Time(0), begun));
         let gone = Err(Fault::new(ErrorClass::SourceUnreachable, "gone"));
         let damaged = Err(Fault::new(ErrorClass::Internal, "a gap"));
-        let mut untold = |done: &Result<(), Fault>, at_s, is_told: bool| {
-            copy.judge(done, Time(0).plus_s(at_s), 10_000_000);
+        let mut untold = |done: &Result<(), Fault>, at_s: u64, is_told: bool| {
+            // The clock stands still, as one that is set back again and again.
+            let now = (Time(0), begun + Duration::from_secs(at_s));
+            copy.judge(done, now, Duration::from_secs(10));
             let news = copy.untold().map(|alarm| alarm.map(|alarm| alarm.kind));
             if let Some(kind) = news.filter(|_| is_told) {
                 copy.told = kind;
@@ -406,9 +417,11 @@ mod tests {
     fn trouble_that_the_other_site_has_is_no_damage_of_the_copy() {
         let of_database = Fault::new(ErrorClass::Internal, "the database failed");
         let refused = RemoteError::Refused(Box::new(Problem::from(of_database)));
-        let mut copy = Copied::default();
-        let mut kind = |at_s| {
-            copy.judge(&Err(no_answer(refused.clone())), Time(0).plus_s(at_s), 10_000_000);
+        let begun = Instant::now();
+        let mut copy = Copied::new((Time(0), begun));
+        let mut kind = |at_s: u64| {
+            let now = (Time(0), begun + Duration::from_secs(at_s));
+            copy.judge(&Err(no_answer(refused.clone())), now, Duration::from_secs(10));
             copy.alarm.as_ref().map(|alarm| alarm.kind)
         };
         assert_eq!((kind(10), kind(11)), (None, Some(Kind::Silent)));
