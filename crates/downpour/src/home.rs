@@ -1,6 +1,6 @@
-//! Where Downpour keeps its own things: configuration and keys, state, data.
+//! Where Downpour keeps its own things: configuration and keys, and state.
 //!
-//! `$DOWNPOUR_HOME` holds all three when it is set; else they follow the XDG base directories
+//! `$DOWNPOUR_HOME` holds both when it is set; else they follow the XDG base directories
 //! (`$XDG_CONFIG_HOME/downpour`, …, each with its default below `$HOME`). Folders are created with mode
 //! 0700 when first needed, because keys live there; one that other users may write to, or own, is refused.
 //!
@@ -16,12 +16,11 @@ use std::path::{Path, PathBuf};
 /// Environment variable that moves everything below one folder.
 pub const VARIABLE: &str = "DOWNPOUR_HOME";
 
-/// The three folders. They need not exist yet.
+/// The two folders. They need not exist yet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Home {
     config: PathBuf,
     state: PathBuf,
-    data: PathBuf,
 }
 
 /// Why a folder of our own cannot be used.
@@ -61,11 +60,7 @@ impl Home {
     pub fn locate_in(variable: impl Fn(&str) -> Option<OsString>) -> Result<Self, HomeError> {
         let path = |name| variable(name).map(PathBuf::from).filter(|p| p.is_absolute());
         if let Some(root) = path(VARIABLE) {
-            return Ok(Self {
-                config: root.join("config"),
-                state: root.join("state"),
-                data: root.join("data"),
-            });
+            return Ok(Self { config: root.join("config"), state: root.join("state") });
         }
         let home = path("HOME");
         let below = |name, default: &str| {
@@ -75,7 +70,6 @@ impl Home {
         Ok(Self {
             config: below("XDG_CONFIG_HOME", ".config")?,
             state: below("XDG_STATE_HOME", ".local/state")?,
-            data: below("XDG_DATA_HOME", ".local/share")?,
         })
     }
 
@@ -92,11 +86,6 @@ impl Home {
     /// What a later run needs of an earlier one; created when missing.
     pub fn state(&self) -> Result<&Path, HomeError> {
         prepare(&self.state)
-    }
-
-    /// What is large and can be made again; created when missing.
-    pub fn data(&self) -> Result<&Path, HomeError> {
-        prepare(&self.data)
     }
 }
 
@@ -140,7 +129,9 @@ mod tests {
         assert_eq!(xdg.state, Path::new("/s/downpour"));
         assert_eq!(xdg.config, Path::new("/h/.config/downpour"));
         let relative = environment(&[("DOWNPOUR_HOME", "d"), ("HOME", "/h")]).unwrap();
-        assert_eq!(relative.data, Path::new("/h/.local/share/downpour"));
+        assert_eq!(relative.state, Path::new("/h/.local/state/downpour"));
+        let both = environment(&[("XDG_CONFIG_HOME", "/c"), ("XDG_STATE_HOME", "/s")]);
+        assert_eq!(both.unwrap().config, Path::new("/c/downpour"), "nothing needs $HOME");
         assert!(matches!(environment(&[]), Err(HomeError::NoHome)));
     }
 
