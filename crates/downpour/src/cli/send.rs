@@ -8,7 +8,7 @@ use super::{EncryptionArg, Fault, NetworkArgs, NetworkPlan, OutputArgs, PathArg,
 use crate::defaults::Defaults;
 use crate::descriptors::{Unusable, unusable};
 use crate::home::Home;
-use crate::object::Item;
+use crate::object::{Item, name_at_top};
 use crate::units::{HostPort, parse_duration, parse_rate, parse_share, parse_size};
 use clap::{Args, ValueEnum};
 use downpour_proto::{Code, Rate};
@@ -475,24 +475,15 @@ fn resolve_payload(paths: Vec<PathBuf>, name: Option<String>) -> Result<Payload,
 /// Two paths may not arrive under one name. Contents of folders are compared by the walk.
 fn check_arrival_names(paths: &[PathBuf]) -> Result<(), Fault> {
     let mut seen = BTreeSet::new();
-    for path in paths.iter().filter(|path| !sends_contents(path)) {
-        if let Some(name) = path.file_name()
-            && !seen.insert(name)
-        {
+    for name in paths.iter().filter_map(|path| name_at_top(path)) {
+        if !seen.insert(name) {
             return Err(Fault::usage(
-                format!("two of the paths would arrive as OUT/{}", name.to_string_lossy()),
+                format!("two of the paths would arrive as OUT/{}", String::from_utf8_lossy(name)),
                 "rename one, or send the folder that holds both",
             ));
         }
     }
     Ok(())
-}
-
-/// Whether a path stands for what is in it rather than for itself: `a/tree/`, `.`, `..`.
-fn sends_contents(path: &Path) -> bool {
-    use std::os::unix::ffi::OsStrExt as _;
-    let bytes = path.as_os_str().as_bytes();
-    bytes.ends_with(b"/") || bytes.ends_with(b"/.") || path.file_name().is_none() || bytes == b"."
 }
 
 fn read_expected(path: &Path) -> Result<BTreeSet<String>, Fault> {
