@@ -31,6 +31,8 @@ pub(super) const BYTES_MAX: u64 = 64 << 20;
 const TIME_MAX: Duration = Duration::from_secs(15);
 /// Less than this tells a round trip, but no rate.
 const BYTES_MIN: u64 = 64 << 10;
+/// Sums are noted this far apart.
+const STEP: u64 = 4 << 10;
 /// Bytes that are handed out at once. They are zeros: TLS makes them look like any others.
 static BLOCK: [u8; 64 << 10] = [0; 64 << 10];
 
@@ -123,29 +125,45 @@ async fn fetch(remote: &Remote, wish: ProbeWish) -> Result<ProbeReport, RemoteEr
     let bytes = wish.bytes.min(BYTES_MAX);
     let end = Instant::now() + Duration::from_millis(wish.time_ms).min(TIME_MAX);
     let mut answer = remote.open(&format!("/v1/site/probe?bytes={bytes}")).await?;
-    let mut came: Vec<(Instant, u64)> = vec![(Instant::now(), 0)];
+    let mut came = Came(vec![(Instant::now(), 0)]);
     let mut sum = 0;
     // What came until the time is over counts; more is not waited for.
     while let Ok(some) = timeout(end.saturating_duration_since(Instant::now()), answer.some()).await
     {
         let Some(some) = some? else { break };
         sum += some.len() as u64;
-        came.push((Instant::now(), sum));
+        came.note(Instant::now(), sum);
         if sum >= bytes {
             break;
         }
     }
     let rtt_ms = answer.connection().min_rtt_ms;
     let rtt_s = (rtt_ms > 0.0).then_some(rtt_ms / 1e3);
-    Ok(ProbeReport { bytes: sum, rate_bps: second_half(&came), rtt_s })
+    Ok(ProbeReport { bytes: sum, rate_bps: came.second_half(), rtt_s })
 }
 
-/// Bit/s of the second half of what came, by the times at which sums were reached.
-fn second_half(came: &[(Instant, u64)]) -> Option<f64> {
-    let (last, all) = *came.last()?;
-    let (middle, half) = *came.iter().find(|(_, sum)| *sum >= all / 2)?;
-    let time = last.duration_since(middle).as_secs_f64();
-    (all >= BYTES_MIN && time > 0.0).then(|| (all - half) as f64 * 8.0 / time)
+/// When sums of bytes were reached, each [`STEP`] at most, however small the pieces are.
+struct Came(Vec<(Instant, u64)>);
+
+impl Came {
+    fn note(&mut self, now: Instant, sum: u64) {
+        // The last one moves on until it is a step further than the one before it.
+        if let [.., (_, before), last] = &mut self.0[..]
+            && last.1 - *before < STEP
+        {
+            *last = (now, sum);
+        } else {
+            self.0.push((now, sum));
+        }
+    }
+
+    /// Bit/s of the second half of what came.
+    fn second_half(&self) -> Option<f64> {
+        let (last, all) = *self.0.last()?;
+        let (middle, half) = *self.0.iter().find(|(_, sum)| *sum >= all / 2)?;
+        let time = last.duration_since(middle).as_secs_f64();
+        (all >= BYTES_MIN && time > 0.0).then(|| (all - half) as f64 * 8.0 / time)
+    }
 }
 
 #[derive(OpenApi)]
@@ -215,7 +233,7 @@ async fn take(
 
 #[cfg(test)]
 mod tests {
-    use super::second_half;
+    use super::{Came, STEP};
     use std::time::{Duration, Instant};
 
     #[test]
@@ -224,9 +242,22 @@ mod tests {
         let at = |ms, sum| (begun + Duration::from_millis(ms), sum);
         // The first half in 900 ms, the second in 100.
         let came = [at(0, 0), at(900, 1_000_000), at(950, 1_500_000), at(1000, 2_000_000)];
-        assert_eq!(second_half(&came).map(f64::round), Some(80e6));
-        assert_eq!(second_half(&[at(0, 0), at(5, 1000)]), None, "too little");
-        assert_eq!(second_half(&[at(0, 0)]), None);
-        assert_eq!(second_half(&[at(0, 0), at(0, 1_000_000)]), None, "no time");
+        let rate = |came: &[(Instant, u64)]| Came(came.to_vec()).second_half();
+        assert_eq!(rate(&came).map(f64::round), Some(80e6));
+        assert_eq!(rate(&[at(0, 0), at(5, 1000)]), None, "too little");
+        assert_eq!(rate(&[at(0, 0)]), None);
+        assert_eq!(rate(&[at(0, 0), at(0, 1_000_000)]), None, "no time");
+    }
+
+    #[test]
+    fn pieces_of_one_byte_take_no_more_room_and_give_the_same_rate() {
+        let begun = Instant::now();
+        let mut came = Came(vec![(begun, 0)]);
+        // A byte each microsecond.
+        for sum in 1..=100 * STEP {
+            came.note(begun + Duration::from_micros(sum), sum);
+        }
+        assert_eq!(came.0.len(), 101);
+        assert_eq!(came.second_half().map(f64::round), Some(8e6));
     }
 }
