@@ -10,7 +10,7 @@ use super::pscheduler::histogram;
 use super::sample::{
     Direction, Host, IpVersion, Key, Metric, Origin, Refused, Sample, Spread, same_host,
 };
-use super::source::{Ask, Asking, End, Found, Source, SourceError};
+use super::source::{Ask, Asking, End, Found, Pages, Source, SourceError};
 use crate::units::escape;
 use serde_json::Value;
 
@@ -40,35 +40,40 @@ impl Source for Esmond {
 
     fn ask<'a>(&'a self, ask: &'a Ask) -> Asking<'a> {
         Box::pin(async move {
-            let mut series: Vec<Series> = Vec::new();
-            for (from, to, way) in [
-                (&ask.source, &ask.destination, &EVENTS[..]),
-                // The way back tells the same round trip.
-                (&ask.destination, &ask.source, &EVENTS[1..2]),
-            ] {
-                for (from, to) in pairs(from, to) {
-                    let all = self.metadata(ask, from, to).await?;
-                    for one in all.iter().flat_map(|one| Series::of(one, way)) {
-                        if !series.iter().any(|known| known.place == one.place) {
-                            series.push(one);
-                        }
-                    }
-                }
-            }
-            let mut found = Found::default();
-            for one in series.into_iter().take(SERIES_MAX) {
-                let seconds = ask.age_max.as_secs();
-                let place = format!("{}?time-range={seconds}", one.place);
-                let values = self.client.get(&place).await?;
-                let origin = Origin { source: self.name.clone(), place: self.client.url(&place)? };
-                found.extend(read(&values, &one, &origin));
-            }
-            Ok(found)
+            let mut pages = Pages::default();
+            let asked = self.series(ask, &mut pages).await;
+            pages.end(asked)
         })
     }
 }
 
 impl Esmond {
+    async fn series(&self, ask: &Ask, pages: &mut Pages) -> Result<(), SourceError> {
+        let mut series: Vec<Series> = Vec::new();
+        for (from, to, way) in [
+            (&ask.source, &ask.destination, &EVENTS[..]),
+            // The way back tells the same round trip.
+            (&ask.destination, &ask.source, &EVENTS[1..2]),
+        ] {
+            for (from, to) in pairs(from, to) {
+                let all = pages.keep(self.metadata(ask, from, to).await)?.unwrap_or_default();
+                for one in all.iter().flat_map(|one| Series::of(one, way)) {
+                    if !series.iter().any(|known| known.place == one.place) {
+                        series.push(one);
+                    }
+                }
+            }
+        }
+        for one in series.into_iter().take(SERIES_MAX) {
+            let seconds = ask.age_max.as_secs();
+            let place = format!("{}?time-range={seconds}", one.place);
+            let Some(values) = pages.keep(self.client.get(&place).await)? else { continue };
+            let origin = Origin { source: self.name.clone(), place: self.client.url(&place)? };
+            pages.found.extend(read(&values, &one, &origin));
+        }
+        Ok(())
+    }
+
     async fn metadata(&self, ask: &Ask, from: &str, to: &str) -> Result<Vec<Value>, SourceError> {
         let seconds = ask.age_max.as_secs();
         let (from, to) = (escape(from), escape(to));

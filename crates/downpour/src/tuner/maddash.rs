@@ -10,7 +10,7 @@ use super::check_line;
 use super::client::Client;
 use super::lenient::{items, moment, number, text};
 use super::sample::{Host, IpVersion, Key, Metric, Origin, Refused, Sample, Spread};
-use super::source::{Ask, Asking, End, Found, Source, SourceError};
+use super::source::{Ask, Asking, End, Found, Pages, Source, SourceError};
 use crate::units::escape;
 use serde_json::Value;
 
@@ -35,26 +35,33 @@ impl Source for Maddash {
 
     fn ask<'a>(&'a self, ask: &'a Ask) -> Asking<'a> {
         Box::pin(async move {
-            let list = self.client.get("grids").await?;
-            if !list["grids"].is_array() {
-                return Err(SourceError::Nonsense("without `grids`".to_owned()));
-            }
-            let mut found = Found::default();
-            let mut pages = Vec::new();
-            for grid in items(&list["grids"]).iter().take(GRIDS_MAX) {
-                let Some(name) = text(&grid["name"]) else { continue };
-                let place = text(&grid["uri"])
-                    .map_or_else(|| format!("grids/{}", escape(name)), str::to_owned);
-                let grid = self.client.get(&place).await?;
-                pages.extend(cells(&grid, ask, &mut found));
-            }
-            for place in pages.into_iter().take(CHECKS_MAX) {
-                let page = self.client.get(&place).await?;
-                let origin = Origin { source: self.name.clone(), place: self.client.url(&place)? };
-                found.extend(read(&page, &origin));
-            }
-            Ok(found)
+            let mut pages = Pages::default();
+            let asked = self.grids(ask, &mut pages).await;
+            pages.end(asked)
         })
+    }
+}
+
+impl Maddash {
+    async fn grids(&self, ask: &Ask, pages: &mut Pages) -> Result<(), SourceError> {
+        let list = self.client.get("grids").await?;
+        if !list["grids"].is_array() {
+            return Err(SourceError::Nonsense("without `grids`".to_owned()));
+        }
+        let mut checks = Vec::new();
+        for grid in items(&list["grids"]).iter().take(GRIDS_MAX) {
+            let Some(name) = text(&grid["name"]) else { continue };
+            let place =
+                text(&grid["uri"]).map_or_else(|| format!("grids/{}", escape(name)), str::to_owned);
+            let Some(grid) = pages.keep(self.client.get(&place).await)? else { continue };
+            checks.extend(cells(&grid, ask, &mut pages.found));
+        }
+        for place in checks.into_iter().take(CHECKS_MAX) {
+            let Some(page) = pages.keep(self.client.get(&place).await)? else { continue };
+            let origin = Origin { source: self.name.clone(), place: self.client.url(&place)? };
+            pages.found.extend(read(&page, &origin));
+        }
+        Ok(())
     }
 }
 

@@ -12,7 +12,7 @@ use super::lenient::{clip, items, moment, number, text, truth};
 use super::sample::{
     Direction, Host, IpVersion, Key, Metric, Origin, Refused, Sample, Spread, address,
 };
-use super::source::{Ask, Asking, End, Found, Source, SourceError};
+use super::source::{Ask, Asking, End, Found, Pages, Source, SourceError};
 use crate::units::show_time;
 use serde_json::{Value, json};
 
@@ -45,11 +45,14 @@ impl Source for OpenSearch {
         Box::pin(async move {
             let body = search(ask);
             let asked = INDICES.map(|index| self.search(index, &body));
-            let mut found = Found::default();
+            let (mut pages, mut ended) = (Pages::default(), Ok(()));
             for answer in futures_util::future::join_all(asked).await {
-                found.extend(answer?);
+                match pages.keep(answer) {
+                    Ok(found) => pages.found.extend(found.unwrap_or_default()),
+                    Err(error) => ended = Err(error),
+                }
             }
-            Ok(found)
+            pages.end(ended)
         })
     }
 }

@@ -11,7 +11,7 @@ use super::client::Client;
 use super::lenient::{clip, items, moment, number, seconds, text, truth};
 use super::opensearch::{loaded, loss, synchronised};
 use super::sample::{Direction, Host, IpVersion, Key, Metric, Origin, Refused, Sample, Spread};
-use super::source::{Ask, Asking, End, Found, Source, SourceError};
+use super::source::{Ask, Asking, End, Found, Pages, Source, SourceError};
 use crate::units::{escape, show_time};
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
@@ -51,37 +51,44 @@ impl Source for PScheduler {
 
     fn ask<'a>(&'a self, ask: &'a Ask) -> Asking<'a> {
         Box::pin(async move {
-            let mut found = Found::default();
-            for kind in ["throughput", "rtt", "latency"] {
-                let filter = escape(&json!({"test": {"type": kind}}).to_string());
-                let tasks = self.client.get(&format!("tasks?expanded=true&json={filter}")).await?;
-                let Some(tasks) = tasks.as_array() else {
-                    return Err(SourceError::Nonsense("no list of tasks".to_owned()));
-                };
-                let of_pair = tasks.iter().rev().filter(|task| is_asked(task, ask));
-                for task in of_pair.take(TASKS_MAX) {
-                    found.extend(self.task(task, ask).await?);
-                }
-            }
-            Ok(found)
+            let mut pages = Pages::default();
+            let asked = self.tasks(ask, &mut pages).await;
+            pages.end(asked)
         })
     }
 }
 
 impl PScheduler {
-    async fn task(&self, task: &Value, ask: &Ask) -> Result<Found, SourceError> {
-        let Some(id) = text(&task["href"]).and_then(id_of) else { return Ok(Found::default()) };
+    async fn tasks(&self, ask: &Ask, pages: &mut Pages) -> Result<(), SourceError> {
+        for kind in ["throughput", "rtt", "latency"] {
+            let filter = escape(&json!({"test": {"type": kind}}).to_string());
+            let tasks = self.client.get(&format!("tasks?expanded=true&json={filter}")).await;
+            let tasks = tasks.and_then(|tasks| match tasks {
+                Value::Array(tasks) => Ok(tasks),
+                _ => Err(SourceError::Nonsense("no list of tasks".to_owned())),
+            });
+            let tasks = pages.keep(tasks)?.unwrap_or_default();
+            let of_pair = tasks.iter().rev().filter(|task| is_asked(task, ask));
+            for task in of_pair.take(TASKS_MAX) {
+                self.task(task, ask, pages).await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn task(&self, task: &Value, ask: &Ask, pages: &mut Pages) -> Result<(), SourceError> {
+        let Some(id) = text(&task["href"]).and_then(id_of) else { return Ok(()) };
         let (since, until) = (escape(&show_time(ask.since().0)), escape(&show_time(ask.now.0)));
-        let runs = self.client.get(&format!("tasks/{id}/runs?start={since}&end={until}")).await?;
-        let mut found = Found::default();
+        let runs = self.client.get(&format!("tasks/{id}/runs?start={since}&end={until}")).await;
+        let runs = pages.keep(runs)?.unwrap_or_default();
         let newest = items(&runs).iter().rev().filter_map(|url| id_of(text(url)?));
         for run in newest.take(RUNS_MAX) {
             let place = format!("tasks/{id}/runs/{run}");
-            let run = self.client.get(&place).await?;
+            let Some(run) = pages.keep(self.client.get(&place).await)? else { continue };
             let origin = Origin { source: self.name.clone(), place: self.client.url(&place)? };
-            found.extend(read(&run, &Spec::of(task), &origin));
+            pages.found.extend(read(&run, &Spec::of(task), &origin));
         }
-        Ok(found)
+        Ok(())
     }
 }
 

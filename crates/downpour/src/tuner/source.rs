@@ -107,6 +107,40 @@ impl fmt::Display for SourceError {
 
 impl std::error::Error for SourceError {}
 
+/// What the pages of a source say together: what was found stays known when one of them fails.
+#[derive(Debug, Default)]
+pub(super) struct Pages {
+    pub(super) found: Found,
+    failed: Vec<SourceError>,
+}
+
+impl Pages {
+    /// A page; none if it is refused or makes no sense, which says nothing of the others. Who gives no answer is asked no further.
+    pub(super) fn keep<T>(
+        &mut self,
+        page: Result<T, SourceError>,
+    ) -> Result<Option<T>, SourceError> {
+        match page {
+            Ok(page) => Ok(Some(page)),
+            Err(error @ SourceError::Silent(_)) => Err(error),
+            Err(error) => {
+                self.failed.push(error);
+                Ok(None)
+            }
+        }
+    }
+
+    /// What was found, with what failed; the first error when no page said anything.
+    pub(super) fn end(mut self, asked: Result<(), SourceError>) -> Result<Found, SourceError> {
+        self.failed.extend(asked.err());
+        if self.found == Found::default() && !self.failed.is_empty() {
+            return Err(self.failed.swap_remove(0));
+        }
+        self.found.refused.extend(self.failed.iter().map(SourceError::to_string));
+        Ok(self.found)
+    }
+}
+
 /// What a source is doing while it looks.
 pub type Asking<'a> = Pin<Box<dyn Future<Output = Result<Found, SourceError>> + Send + 'a>>;
 

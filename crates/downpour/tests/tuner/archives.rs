@@ -23,7 +23,7 @@ fn nothing() -> Reply {
 }
 
 /// Which document of a fixture answers which question.
-fn answer(kind: &str, case: &str, line: &str) -> Reply {
+pub(crate) fn answer(kind: &str, case: &str, line: &str) -> Reply {
     let has = |part: &str| line.contains(part);
     let document = format!("{kind}/{case}.json");
     match kind {
@@ -237,7 +237,7 @@ fn esmond() {
             ),
             (
                 "evil",
-                "no data; \
+                "9.41 Gbit/s, 4.4 h old, push, IPv4, by iperf3 in bit/s; \
                  left out: its answer is a link to another host: http://192.0.2.66/esmond/throughput/base?time-range=604800",
             ),
         ],

@@ -1,5 +1,6 @@
 //! Archives that are dead, slow, wrong or not who they say: each is named, and the next source speaks.
 
+use super::archives::answer;
 use super::server::{Reply, Server};
 use super::setup::{archive, config, known, told};
 use downpour_transport::web::KeyPin;
@@ -67,6 +68,33 @@ fn not_json() {
 fn an_error() {
     let broken = || Reply::Page(503, String::new(), b"{}".to_vec());
     each("HTTP 503", "", broken, "left out: it answers with HTTP status 503");
+}
+
+#[test]
+fn a_page_that_fails_takes_nothing_from_the_others() {
+    let broken = |status| Reply::Page(status, String::new(), b"{}".to_vec());
+    let grids = r#"{"grids":[{"name":"old"},{"name":"new"}]}"#;
+    for (kind, fails, rate) in [
+        ("opensearch", "pscheduler_rtt", "9.41 Gbit/s"),
+        ("pscheduler", "%22rtt%22", "9.40 Gbit/s"),
+        ("esmond", "histogram-rtt", "9.41 Gbit/s"),
+        ("maddash", "/grids/old", "9.07 Gbit/s"),
+    ] {
+        for status in [404, 500] {
+            let server = Server::plain(move |question| match &question.line {
+                line if line.contains(fails) => broken(status),
+                line if line.ends_with("/maddash/grids") => Reply::Json(grids.to_owned()),
+                line => answer(kind, "good", line),
+            });
+            let known = known(&config(&archive(kind, "http", server.port, ""), Path::new("")));
+            let told = told(&known);
+            println!("| {kind} | one page with status {status} | {told} |");
+            assert!(told.starts_with(rate), "{kind}: {told}");
+            let what = format!("left out: it answers with HTTP status {status}");
+            assert!(told.contains(&what), "{kind}: {told}");
+            assert!(!known.left_out.iter().any(|left| left.silent), "{kind}: {told}");
+        }
+    }
 }
 
 #[test]
