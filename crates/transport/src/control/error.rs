@@ -1,8 +1,9 @@
 //! What the control endpoint answers when it does not do what was asked: a stable code for programs and
 //! a sentence for people (`docs/protocol.md#CTL-15`). The HTTP status follows from the code.
 
+use super::api::clip;
 use hyper::StatusCode;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use std::fmt;
 
 /// Why a request was refused. The text forms are stable: programs match them, old ones too.
@@ -99,6 +100,7 @@ pub struct ApiError {
     /// For programs.
     pub code: ErrorCode,
     /// For people: what is wrong and, where there is something, what to do.
+    #[serde(deserialize_with = "harmless")]
     pub message: String,
 }
 
@@ -107,6 +109,17 @@ impl ApiError {
     pub fn new(code: ErrorCode, message: impl Into<String>) -> Self {
         Self { code, message: message.into() }
     }
+}
+
+/// What another machine says: cut short, and without what a terminal obeys.
+fn harmless<'de, D: Deserializer<'de>>(from: D) -> Result<String, D::Error> {
+    let text = String::deserialize(from)?;
+    Ok(clip(&text).chars().filter(|c| !c.is_control() && !turns(*c)).collect())
+}
+
+/// Whether it turns the direction of text, so that people read another one.
+const fn turns(c: char) -> bool {
+    matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
 impl fmt::Display for ApiError {
@@ -120,6 +133,7 @@ impl std::error::Error for ApiError {}
 #[cfg(test)]
 mod tests {
     use super::{ApiError, ErrorCode};
+    use crate::control::api::REASON_LEN_MAX;
 
     #[test]
     fn codes_keep_their_text_and_new_ones_do_not_break_old_programs() {
@@ -129,5 +143,14 @@ mod tests {
         let newer = r#"{"code":"on_fire","message":"m","since":1}"#;
         let error: ApiError = serde_json::from_str(newer).unwrap();
         assert_eq!(error.code, ErrorCode::Unknown);
+    }
+
+    #[test]
+    fn what_a_sender_says_cannot_speak_to_a_terminal() {
+        let said = "no\u{1b}]0;title\u{7}\n\u{9b}2J \u{202e}w\u{f6}rter".to_owned();
+        let error = ApiError::new(ErrorCode::NotAllowed, said + &"x".repeat(REASON_LEN_MAX));
+        let read: ApiError = serde_json::from_slice(&serde_json::to_vec(&error).unwrap()).unwrap();
+        assert!(read.message.starts_with("no]0;title2J w\u{f6}rterxxx"), "{:?}", read.message);
+        assert!(read.message.len() <= REASON_LEN_MAX);
     }
 }
