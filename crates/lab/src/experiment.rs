@@ -50,6 +50,8 @@ const FRAME_BYTES: f64 = 1514.0;
 const PAYLOAD_BYTES: f64 = 1472.0;
 /// Most receivers: each is some processes.
 const RECEIVERS_MAX: usize = 500;
+/// TCP connections where the cell does not say.
+const CONNECTIONS: u16 = 8;
 /// Most runs of one experiment.
 const RUNS_MAX: usize = 10_000;
 
@@ -116,8 +118,8 @@ pub(crate) struct Cell {
     pub(crate) loss: f64,
     /// Mean number of losses in a row.
     pub(crate) burst: f64,
-    /// TCP connections of the programs that take several.
-    pub(crate) connections: u16,
+    /// TCP connections of the programs that take several; eight when absent.
+    pub(crate) connections: Option<u16>,
     /// Files that are sent at once, each of them to the first receiver, by programs that can.
     pub(crate) transfers: u16,
     /// Transfers are not waited for, but measured from this time on,
@@ -229,7 +231,7 @@ impl Default for Cell {
             reorder: 0.0,
             loss: 0.0,
             burst,
-            connections: 8,
+            connections: None,
             transfers: 1,
             measured_from: None,
             measured_for: Span(Duration::from_secs(20)),
@@ -399,6 +401,11 @@ impl Cell {
     /// What is to be sent, once each.
     pub(crate) fn bytes(&self) -> u64 {
         self.size.0.saturating_mul(u64::from(self.transfers))
+    }
+
+    /// TCP connections, for the programs that take several.
+    pub(crate) fn connections(&self) -> u16 {
+        self.connections.unwrap_or(CONNECTIONS)
     }
 
     /// All that it asks of links, in one.

@@ -112,7 +112,7 @@ impl Cell {
         if self.feed_for.is_zero() || !speed.contains(&self.feed_speed) {
             return Err("a feed has a length and a speed above 0".to_owned());
         }
-        if self.connections == 0 {
+        if self.connections == Some(0) {
             return Err("connections = 0: give one at least".to_owned());
         }
         match self.bytes() {

@@ -86,6 +86,9 @@ impl Program {
             (_, Cell { window: Some(_), .. }) if !windows => {
                 "sets no socket buffers: `window` is for downpour-tcp and others far away"
             }
+            (_, Cell { connections: Some(_), .. }) if !several && !windows => {
+                "takes no number of connections: `connections` is for wan-*, downpour-tcp and others far away"
+            }
             _ => return None,
         };
         Some(format!("`{}` {why}", self.name))
@@ -138,12 +141,14 @@ mod tests {
         let several = Cell { transfers: 2, ..plain.clone() };
         let measured = Cell { measured_from: Some(Span::default()), ..plain.clone() };
         let window = Cell { window: Some(Size(4096)), ..plain.clone() };
-        let cells = [&plain, &feed, &several, &measured, &window];
+        let connections = Cell { connections: Some(8), ..plain.clone() };
+        let cells = [&plain, &feed, &several, &measured, &window, &connections];
         for (name, told) in [
-            ("downpour", [false, true, true, true, true]),
-            ("downpour-products", [true, false, true, true, true]),
-            ("wan-loop", [false, true, false, false, true]),
-            ("iperf3-wan", [false, true, true, true, false]),
+            ("downpour", [false, true, true, true, true, true]),
+            ("downpour-products", [true, false, true, true, true, true]),
+            ("wan-loop", [false, true, false, false, true, false]),
+            ("iperf3-wan", [false, true, true, true, false, false]),
+            ("tcp-parallel", [false, true, true, true, true, true]),
         ] {
             assert_eq!(cells.map(|cell| refused(name, cell)), told, "{name}");
         }

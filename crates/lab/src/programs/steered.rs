@@ -19,11 +19,11 @@ const fn program(
 
 pub(super) const PROGRAMS: &[Program] = &[
     program("wan-64k", "so many connections, socket buffers of 64 KiB", |stage| {
-        let connections = stage.cell.connections.to_string();
+        let connections = stage.cell.connections().to_string();
         run(stage, &["--connections", &connections, "--socket-buffer", "64KiB"])
     }),
     program("wan-kernel", "so many connections, buffers tuned by the kernel", |stage| {
-        let connections = stage.cell.connections.to_string();
+        let connections = stage.cell.connections().to_string();
         run(stage, &["--connections", &connections])
     }),
     program("wan-bdp-1", "so many connections, buffers of 1 x rate x round trip in all", |stage| {
@@ -51,7 +51,7 @@ pub(super) const PROGRAMS: &[Program] = &[
 
 /// By the plan, which is told what the link is, but not who else uses it.
 fn planned(stage: &mut Stage<'_>, policy: &str) -> io::Result<()> {
-    let connections = stage.cell.connections.to_string();
+    let connections = stage.cell.connections().to_string();
     let rate = stage.cell.rate.map_or(0, |rate| rate.0).to_string() + "bit";
     let rtt = format!("{}ms", 2.0 * stage.cell.delay.ms());
     let set = ["--policy", policy, "--path-rate", &rate, "--path-rtt", &rtt];

@@ -67,7 +67,7 @@ pub(super) const PROGRAMS: &[Program] = &[
 
 fn run(stage: &mut Stage<'_>, path: &str, congestion: Option<&str>) -> io::Result<()> {
     let report = text(stage.file("receiver.json"));
-    let connections = stage.cell.connections.to_string();
+    let connections = stage.cell.connections().to_string();
     let window = window(stage).map(|bytes| format!("{bytes}B"));
     let mut receive = vec!["--connections", &connections, "--report", &report];
     receive.extend(congestion.iter().flat_map(|name| ["--congestion", name]));
@@ -83,7 +83,7 @@ fn run(stage: &mut Stage<'_>, path: &str, congestion: Option<&str>) -> io::Resul
 fn iperf3_wan(stage: &mut Stage<'_>, congestion: &str) -> io::Result<()> {
     // So many in all, over all connections.
     let (bytes, host) = (stage.cell.size.0.to_string(), stage.network.receivers[0].ipv4.clone());
-    let (connections, window) = (stage.cell.connections.to_string(), window(stage));
+    let (connections, window) = (stage.cell.connections().to_string(), window(stage));
     let fixed = ["--client", &host, "--bytes", &bytes, "--parallel", &connections];
     let mut options = [&fixed[..], &["--congestion", congestion]].concat();
     options.extend(window.iter().flat_map(|bytes| ["--window", bytes]));
@@ -99,7 +99,7 @@ fn gridftp(stage: &mut Stage<'_>) -> io::Result<()> {
     stage.settle();
     let to = format!("ftp://{host}:2811/dev/null");
     let from = format!("file://{}", stage.payload.display());
-    let (connections, window) = (stage.cell.connections.to_string(), window(stage));
+    let (connections, window) = (stage.cell.connections().to_string(), window(stage));
     let mut options = vec!["-nodcau", "-parallel", &connections];
     options.extend(window.iter().flat_map(|bytes| ["-tcp-buffer-size", bytes]));
     options.extend([from.as_str(), &to]);
