@@ -21,7 +21,7 @@ of the file; beside it those that all receivers together sent; with `offloads` a
 who sends batches seems to send fewer headers. *CPU s*: user and system, of the sender's programs and of all receivers' together; *a GB*: over 10⁹ bytes of what was sent, and of one receiver. *CPU*: \
 share of all cores that these used, and that was in use at all, others' work of low priority aside; **bound** where the programs were at the limit of the machine (85 % of it, or \
 95 % of one core by the sender or by each receiver), *full* where the machine was, by network work in the kernel or by other work, *late* where the emulator gave one frame in a hundred on more than \
-a millisecond late: delays and short queues were not those asked for; by how much it was late to take frames in is not in that, so that one which stood still is seen only by what it held. A queue is longer than asked by what a link without delay saves up: 5 ms of its rate, at least 16 kB (with a feed 0.5 ms, at least three frames). *Lost by the lab*: packets that the network lost without being asked, socket buffers aside, which stand in `runs.csv`. Files that programs keep were compared \
+a millisecond late: delays and short queues were not those asked for; by how much it was late to take frames in is not in that, so that one which stood still is seen only by what it held. A queue is longer than asked by what a link without delay saves up: 5 ms of its rate, at least 16 kB (with a feed 0.5 ms, at least three frames). *overrun* where one packet in a hundred of those that came, or more, found a full socket buffer at a receiver, which the program then has to send again. *Lost by the lab*: packets that the network lost without being asked, socket buffers aside: how many found them full stands in `runs.csv`. Files that programs keep were compared \
 with the payload; where none is kept, it counts that the program says it has verified all, and where nothing is verified, that it ended. A run with a receiver that lacks it has no wall time, and its bytes and processor time count in no median (but where most are alike, and all of these have it); one that was not waited for has no wall time; one in which the lab itself failed counts in no figure. Last, what held the connections back, as a program said that tells it, while it was measured or in the end; and what went wrong.
 
 Of a feed's products: *Σ size / Σ latency* of the mean receiver, and of an *ideal* system that sends them one after another at the link's rate, what it saves up in a pause included, with no headers at all and half a round trip \
@@ -32,6 +32,9 @@ and how wrong that may be, of the receiver furthest off. The lab's machines have
 
 /// One frame in a hundred so late: [`READING`] says what that means.
 const LATE_US: f64 = 1000.0;
+
+/// Share of what came that found a full socket buffer: the same.
+const OVERRUN: f64 = 0.01;
 
 /// What fields and figures are called in drawings.
 const WORDS: &[(&str, &str)] = &[
@@ -81,9 +84,7 @@ impl Surroundings {
     /// This machine, now.
     pub(crate) fn here() -> Self {
         let read = |path: &str| fs::read_to_string(path).unwrap_or_default().trim().to_owned();
-        let cpu = read("/proc/cpuinfo");
-        let cpu = cpu.lines().find_map(|line| line.strip_prefix("model name")).unwrap_or_default();
-        let cpu = cpu.trim_start_matches([' ', '\t', ':']);
+        let cpu = processor(&read("/proc/cpuinfo"));
         let said = |program: &str, arguments: &[&str]| {
             run(program, arguments).unwrap_or_default().trim().to_owned()
         };
@@ -104,6 +105,17 @@ impl Surroundings {
             skipped: Vec::new(),
         }
     }
+}
+
+/// Which processor this is. By its name alone one generation is like another.
+fn processor(cpuinfo: &str) -> String {
+    let field = |name: &str| {
+        let lines = cpuinfo.lines().filter_map(|line| line.split_once(':'));
+        let mut values = lines.filter(|(key, _)| key.trim() == name).map(|(_, value)| value.trim());
+        values.next().unwrap_or("unknown")
+    };
+    let [name, family, model] = ["model name", "cpu family", "model"].map(field);
+    format!("{name}, family {family}, model {model}")
 }
 
 /// Writes everything. Parts that were run by themselves have surroundings of their own.
@@ -380,6 +392,13 @@ fn limits(runs: &[&Record]) -> String {
     if any(|record| record.emulator_late_p99_us.is_some_and(|late| late > LATE_US)) {
         limits += " *late*";
     }
+    let overrun = |record: &Record| {
+        let came = record.rx_packets.unwrap_or(u64::MAX) as f64;
+        record.lost_socket as f64 >= OVERRUN * came.max(1.0)
+    };
+    if any(overrun) {
+        limits += " *overrun*";
+    }
     limits
 }
 
@@ -483,7 +502,7 @@ fn drawing(plot: &Plot, records: &[Record]) -> Drawing {
 
 #[cfg(test)]
 mod tests {
-    use super::{drawing, latencies, limits, lost, row};
+    use super::{drawing, latencies, limits, lost, processor, row};
     use crate::experiment::{Cell, Plot};
     use crate::meter::Usage;
     use crate::record::{Figures, Latencies, Record};
@@ -598,6 +617,23 @@ mod tests {
         assert_eq!(products.lines[1], ("ideal FIFO".to_owned(), vec![Some([25.0; 3])]));
         let sizes = Plot { x: "size".to_owned(), only: Default::default(), ..plot("wall_s") };
         assert_eq!(drawing(&sizes, &[]).title, "wall time against size of the file");
+    }
+
+    #[test]
+    fn what_found_a_full_socket_buffer_is_told_where_it_is_much() {
+        let run = |rx_packets, lost_socket| Record { rx_packets, lost_socket, ..Record::default() };
+        let (none, few, many) = (run(Some(0), 0), run(Some(10_000), 99), run(Some(10_000), 100));
+        assert_eq!(limits(&[&none, &few, &run(None, 100)]), "");
+        assert_eq!(limits(&[&few, &many]), " *overrun*");
+    }
+
+    #[test]
+    fn a_processor_is_more_than_its_name() {
+        let told =
+            |model| format!("cpu family\t: 25\nmodel\t\t: {model}\nmodel name\t: AMD EPYC\n");
+        let two = told(17) + &told(18);
+        assert_eq!(processor(&two), "AMD EPYC, family 25, model 17");
+        assert_eq!(processor(""), "unknown, family unknown, model unknown");
     }
 
     #[test]
