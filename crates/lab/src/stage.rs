@@ -111,6 +111,8 @@ pub(crate) struct Stage<'a> {
     /// Receivers that stand still, and until when.
     pauses: Vec<Pause>,
     started: Option<(Instant, Meter)>,
+    /// When what was waited for last was over: what adapters do afterwards is no program's.
+    over: Option<Meter>,
     delivered: Vec<Option<Instant>>,
     /// Of receivers' programs.
     troubles: Vec<String>,
@@ -151,14 +153,14 @@ impl<'a> Stage<'a> {
         }
         let delivered = vec![None; cell.receivers];
         let (running, started, troubles) = (Vec::new(), None, Vec::new());
-        let (later, pauses) = (Vec::new(), Vec::new());
+        let (later, pauses, over) = (Vec::new(), Vec::new(), None);
         let (proof, changes, remark) = (Proof::Compared, Vec::new(), String::new());
         let figures = Figures::default();
         #[rustfmt::skip]
         let stage = Self {
             network, cell, payload, products: &[], latencies: Latencies::default(), proof, traced: false, logs: None, more: &[], happenings: &[], changes, remark,
             figures, share: 1.0, footprint, folder,
-            limit, running, later, pauses, started, delivered, troubles,
+            limit, running, later, pauses, started, over, delivered, troubles,
         };
         Ok(stage)
     }
@@ -459,10 +461,12 @@ impl<'a> Stage<'a> {
 
     fn wait(&mut self, what: &str, mut over: impl FnMut(&mut Self) -> bool) -> io::Result<()> {
         let begun = self.started.as_ref().map_or_else(Instant::now, |(at, _)| *at);
+        self.over = None;
         loop {
             self.look()?;
             self.let_happen(begun.elapsed())?;
             if over(self) {
+                self.over = self.started.as_ref().map(|_| Meter::read(self.footprint));
                 return Ok(());
             }
             if begun.elapsed() > self.limit {
@@ -535,7 +539,7 @@ impl<'a> Stage<'a> {
 
     /// Ends what still runs, and judges. `ran` is what the program's adapter came to.
     pub(crate) fn judge(mut self, ran: io::Result<()>) -> io::Result<Outcome> {
-        let after = Meter::read(self.footprint);
+        let after = self.over.take().unwrap_or_else(|| Meter::read(self.footprint));
         self.stop();
         let receivers = self.cell.receivers;
         let usage = self.started.as_ref().map(|(_, before)| after.since(before, receivers));
@@ -543,7 +547,7 @@ impl<'a> Stage<'a> {
             self.remark += &format!("its logs could not be kept: {e}");
         }
         let complete = match self.proof {
-            Proof::Compared => self.identical()?,
+            Proof::Compared => self.compare()?,
             Proof::Vouched | Proof::Unproved => {
                 self.delivered.iter().filter(|at| at.is_some()).count()
             }
@@ -568,12 +572,16 @@ impl<'a> Stage<'a> {
         })
     }
 
-    /// Receivers whose copy is the payload.
-    fn identical(&self) -> io::Result<usize> {
+    /// How many receivers have the payload. What is not it was not delivered, whatever the receiver said.
+    fn compare(&mut self) -> io::Result<usize> {
         let mut identical = 0;
         for i in 0..self.cell.receivers {
             let copy = self.copy(i);
-            identical += usize::from(copy.exists() && same(self.payload, &copy)?);
+            if copy.exists() && same(self.payload, &copy)? {
+                identical += 1;
+            } else if self.delivered[i].take().is_some() {
+                self.troubles.push(format!("r{i}: its file is not the payload"));
+            }
         }
         Ok(identical)
     }
@@ -660,12 +668,43 @@ mod tests {
             stage.running.push(running);
         }
         let waited = stage.wait_whole("whole");
+        assert!(stage.over.is_none());
         let outcome = stage.judge(waited).unwrap();
         fs::remove_dir_all(footprint.scratch()).unwrap();
         assert!(outcome.trouble.starts_with("waited"), "{}", outcome.trouble);
         assert_eq!(outcome.complete, 1);
         assert!(matches!(outcome.delivered_s[..], [Some(_), None]));
         assert_eq!(outcome.wall_s, None);
+    }
+
+    #[test]
+    fn what_is_not_the_payload_was_not_delivered() {
+        let (footprint, network) = (Footprint::of_a_test(), Network::of_a_test());
+        fs::create_dir_all(footprint.scratch()).unwrap();
+        let payload = footprint.scratch().join(PAYLOAD);
+        fs::write(&payload, "all").unwrap();
+        let cell = Cell { receivers: 2, ..Cell::default() };
+        let limit = Duration::from_secs(600);
+        let mut stage = Stage::new(&footprint, &network, &cell, &payload, limit).unwrap();
+        stage.wait_senders().unwrap();
+        assert!(stage.over.is_none(), "nothing has begun");
+        stage.start_clock();
+        for (i, copy) in ["all", "alk"].into_iter().enumerate() {
+            fs::write(stage.copy(i), copy).unwrap();
+            let child = Command::new("true").spawn().unwrap();
+            let (what, receiver) = (format!("r{i}"), Some(i));
+            let running =
+                Running { what, receiver, child, ended: None, failed: false, aside: false };
+            stage.running.push(running);
+        }
+        stage.wait_receivers().unwrap();
+        // Whatever an adapter reads afterwards.
+        assert!(stage.over.is_some());
+        let outcome = stage.judge(Ok(())).unwrap();
+        fs::remove_dir_all(footprint.scratch()).unwrap();
+        assert_eq!(outcome.trouble, "r1: its file is not the payload");
+        assert_eq!(outcome.complete, 1);
+        assert!(matches!(outcome.delivered_s[..], [Some(_), None]));
     }
 
     #[test]
