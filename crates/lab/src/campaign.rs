@@ -234,9 +234,9 @@ fn run_one(
     let limit = limit(experiment, cell, products.as_deref());
     let before = passed(&network)?;
     let mut stage = Stage::new(footprint, &network, cell, payload, limit)?;
-    stage.changes = experiment.changes(cell);
+    stage.changes = experiment.changes(cell, call.program.shares_uplinks);
     stage.products = products.as_deref().unwrap_or_default();
-    stage.traced = experiment.keep_logs && tool("zstd").is_some();
+    stage.traced = logs.is_some() && tool("zstd").is_some();
     stage.logs = logs;
     stage.more = &call.more;
     stage.happenings = &experiment.happening;

@@ -16,7 +16,7 @@
 //!
 //! keep_logs = true             # (above all tables) what the first repeat said, and drawings of it
 //!
-//! [[link]]                     # receivers whose link differs
+//! [[link]]                     # receivers whose link differs from the others' in this
 //! receivers = [3]
 //! rate = "10mbit"
 //!
@@ -291,13 +291,16 @@ impl Experiment {
         tables.into_iter().map(|table| table.try_into().map_err(|e| format!("cell: {e}"))).collect()
     }
 
-    /// Receivers whose links differ, and how.
-    fn odd_links(&self) -> Result<Vec<(Vec<usize>, Shape)>, String> {
+    /// Receivers whose links differ from this one, and how.
+    fn odd_links(&self, plain: &Shape) -> Result<Vec<(Vec<usize>, Shape)>, String> {
+        let plain = Table::try_from(plain).map_err(|e| format!("link: {e}"))?;
         let odd = |table: &Table| {
             let mut table = table.clone();
             let which = table.remove("receivers").ok_or("link: needs `receivers`")?;
             let which: Vec<usize> = which.try_into().map_err(|e| format!("link: {e}"))?;
-            let shape = table.try_into().map_err(|e| format!("link: {e}"))?;
+            let mut shape = plain.clone();
+            shape.extend(table);
+            let shape = shape.try_into().map_err(|e| format!("link: {e}"))?;
             Ok((which, shape))
         };
         self.link.iter().map(odd).collect()
@@ -306,7 +309,8 @@ impl Experiment {
     /// Receivers of a cell whose links are not like the others', or to which something happens.
     pub(crate) fn odd_receivers(&self, cell: &Cell) -> Vec<usize> {
         // Cannot fail: checked when the file was read.
-        let links = self.odd_links().into_iter().flatten().flat_map(|(which, _)| which);
+        let links =
+            self.odd_links(&Shape::default()).into_iter().flatten().flat_map(|(which, _)| which);
         let befallen = self.happening.iter().flat_map(|happening| happening.receivers.clone());
         links.chain(befallen).filter(|i| *i < cell.receivers).collect()
     }
@@ -360,11 +364,12 @@ impl Experiment {
         Some(time + left / rate)
     }
 
-    /// The sender's link as it becomes while it is in use, and when.
-    pub(crate) fn changes(&self, cell: &Cell) -> Vec<(Duration, Link)> {
+    /// The sender's link as it becomes while it is in use, and when; `both_ways` as in [`network`](Self::network).
+    pub(crate) fn changes(&self, cell: &Cell, both_ways: bool) -> Vec<(Duration, Link)> {
         let link = |change: &Change| {
-            let mut link = self.network(cell, false, 0).sender;
+            let mut link = self.network(cell, both_ways, 0).sender;
             link.up.rate = Some(change.rate);
+            link.down.rate = link.down.rate.map(|_| change.rate);
             (change.at.0, link)
         };
         self.change.iter().map(link).collect()
@@ -384,9 +389,10 @@ impl Experiment {
         let sender = Link { up, down: Shape { rate: shared, queue, ..down }, emulated, sparing };
         let up = Shape { rate: shared, queue, ..plain };
         let down = Shape { loss: cell.loss, burst: cell.burst, ..up.clone() };
-        let mut receivers = vec![Link { up, down, emulated: false, sparing }; cell.receivers];
+        let mut receivers =
+            vec![Link { up, down: down.clone(), emulated: false, sparing }; cell.receivers];
         // Cannot fail: checked when the file was read.
-        for (which, shape) in self.odd_links().into_iter().flatten() {
+        for (which, shape) in self.odd_links(&down).into_iter().flatten() {
             for i in which.iter().filter(|i| **i < cell.receivers) {
                 let link = &mut receivers[*i];
                 link.up = Shape { loss: 0.0, burst: 1.0, ..shape.clone() };
@@ -497,6 +503,15 @@ mod tests {
         assert_eq!(spec.receivers[3].down.loss, 0.3);
         assert_eq!(spec.receivers[3].up.loss, 0.0);
         assert_eq!(spec.receivers[3].up.rate, Some(Rate(10_000_000)));
+        // What its table does not name is as at the others.
+        let other = |table: &str| {
+            let text = TEXT.replacen("rate = \"10mbit\"\n        loss = 0.3", table, 1);
+            let cell = Cell { rate: Some(Rate(20_000_000)), ..cell.clone() };
+            Experiment::parse(&text).unwrap().network(&cell, true, 1).receivers[3].clone()
+        };
+        assert_eq!(other("rate = \"10mbit\"").down.loss, 0.05);
+        let lossy = other("loss = 0.3");
+        assert_eq!((lossy.up.rate, lossy.down.rate), (Some(Rate(20_000_000)), lossy.up.rate));
         assert_eq!(experiment.odd_receivers(&cell), [3, 7, 5]);
         // What a smaller cell lacks is passed over there.
         let small = Cell { receivers: 4, ..cell };
@@ -563,6 +578,9 @@ mod tests {
         // Five seconds at a fifth of the rate cost four.
         experiment.change = vec![change("2s", "20mbit"), change("7s", "100mbit")];
         assert!((experiment.bound_s(&cell).unwrap() - 9.812).abs() < 0.001);
-        assert_eq!(experiment.changes(&cell)[0].1.up.rate, Some(Rate(20_000_000)));
+        let link = |both_ways| experiment.changes(&cell, both_ways)[0].1.clone();
+        let changed = Some(Rate(20_000_000));
+        assert_eq!((link(false).up.rate, link(false).down.rate), (changed, None));
+        assert_eq!((link(true).up.rate, link(true).down.rate), (changed, changed));
     }
 }

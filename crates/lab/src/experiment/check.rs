@@ -2,8 +2,9 @@
 //! figure.
 
 use super::{Cell, Experiment, Happening, Plot, RUNS_MAX};
-use crate::emulator::pipe::RATE_MIN;
+use crate::emulator::pipe::{RATE_MIN, Shape};
 use crate::record::Record;
+use std::collections::BTreeSet;
 
 impl Experiment {
     pub(super) fn check(&self) -> Result<(), String> {
@@ -15,10 +16,13 @@ impl Experiment {
         cells.iter().try_for_each(Cell::check)?;
         self.check_twice(&cells)?;
         let most = cells.iter().map(|cell| cell.receivers).max().unwrap_or_default();
-        for (which, shape) in self.odd_links()? {
+        let links = self.odd_links(&Shape::default())?;
+        check_once("link", links.iter().flat_map(|(which, _)| which))?;
+        for (which, shape) in links {
             check_receivers("link", &which, most)?;
             shape.check().map_err(|e| format!("link of receivers {which:?}: {e}"))?;
         }
+        check_once("happening", self.happening.iter().flat_map(|befalls| &befalls.receivers))?;
         self.happening.iter().try_for_each(|happening| happening.check(most))?;
         self.check_changes()?;
         self.plot.iter().try_for_each(|plot| self.check_plot(plot, &cells))
@@ -101,6 +105,16 @@ fn check_receivers(what: &str, which: &[usize], most: usize) -> Result<(), Strin
     }
 }
 
+/// A receiver has one link, and one thing befalls it.
+fn check_once<'a>(what: &str, which: impl Iterator<Item = &'a usize>) -> Result<(), String> {
+    let mut seen = BTreeSet::new();
+    let mut which = which;
+    match which.find(|i| !seen.insert(**i)) {
+        Some(i) => Err(format!("{what}: receiver {i} stands twice; name it once")),
+        None => Ok(()),
+    }
+}
+
 impl Cell {
     fn check(&self) -> Result<(), String> {
         if !(1..=super::RECEIVERS_MAX).contains(&self.receivers) {
@@ -179,6 +193,8 @@ mod tests {
             ("loss = 0.3", "loss = 2.0", "link of receivers [3, 7]: loss"),
             ("rate = \"10mbit\"", "rate = \"0bit\"", "link of receivers [3, 7]: rate"),
             ("receivers = [3, 7]", "receivers = [3, 8]", "link: no cell has receiver 8"),
+            ("receivers = [3, 7]", "receivers = [3, 3]", "link: receiver 3 stands twice"),
+            ("receivers = [5]", "receivers = [5, 5]", "happening: receiver 5 stands twice"),
             ("receivers = [5]", "receivers = [9]", "happening: no cell has receiver 9"),
             ("receivers = [5]", "receivers = []", "happening: names no receivers"),
             ("pauses_for = \"2s\"", "", "pauses_for"),
