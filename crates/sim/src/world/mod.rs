@@ -672,7 +672,7 @@ impl World {
                     if let Some(ledger) = &mut host.ledger {
                         ledger.pulled_whole(block);
                     }
-                    self.store(index, block, now);
+                    self.store(index, block, self.now);
                 }
             }
             ToReceiver::PullFailed(pull) => {
