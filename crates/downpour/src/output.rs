@@ -7,6 +7,7 @@
 //!    to, and says at its end that its [`lost`] output makes that incomplete.
 //! 4. One who reads no further (`| head`) has seen enough: nothing is lost then.
 
+use downpour_transport::control::turns_text;
 use std::fmt::Arguments;
 use std::io::{self, ErrorKind, Write as _};
 use std::sync::OnceLock;
@@ -32,12 +33,7 @@ macro_rules! eprintln {
 
 /// Text of others that stays where it is put: no control characters, nothing that turns its direction.
 pub(crate) fn plain(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() || turns(c) { '?' } else { c }).collect()
-}
-
-/// Whether it turns the direction of text.
-pub(crate) fn turns(c: char) -> bool {
-    matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+    text.chars().map(|c| if c.is_control() || turns_text(c) { '?' } else { c }).collect()
 }
 
 /// Text of others without line breaks or other control characters: a subject, words of a source.

@@ -13,7 +13,7 @@ use super::limits::{
     NAMES_LEN_MAX, PATH_LEN_MAX, SYMLINK_LEN_MAX, XATTR_SETS_LEN_MAX, XATTRS_LEN_MAX, XATTRS_MAX,
 };
 use super::xattr::is_trusted;
-use crate::output::turns;
+use downpour_transport::control::turns_text;
 use std::collections::HashMap;
 use std::fmt;
 use std::ops::Range;
@@ -220,7 +220,7 @@ impl std::error::Error for TreeError {}
 pub fn printable(path: &[u8]) -> String {
     const SHOWN: usize = 300;
     let escape = |bytes: &[u8]| match std::str::from_utf8(bytes) {
-        Ok(text) if !text.chars().any(|c| c.is_control() || turns(c)) => text.to_owned(),
+        Ok(text) if !text.chars().any(|c| c.is_control() || turns_text(c)) => text.to_owned(),
         _ => bytes.escape_ascii().to_string(),
     };
     if path.len() <= SHOWN {

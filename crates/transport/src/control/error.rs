@@ -114,11 +114,12 @@ impl ApiError {
 /// What another machine says: cut short, and without what a terminal obeys.
 fn harmless<'de, D: Deserializer<'de>>(from: D) -> Result<String, D::Error> {
     let text = String::deserialize(from)?;
-    Ok(clip(&text).chars().filter(|c| !c.is_control() && !turns(*c)).collect())
+    Ok(clip(&text).chars().filter(|c| !c.is_control() && !turns_text(*c)).collect())
 }
 
 /// Whether it turns the direction of text, so that people read another one.
-const fn turns(c: char) -> bool {
+#[must_use]
+pub const fn turns_text(c: char) -> bool {
     matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 

@@ -40,7 +40,7 @@ pub use client::{
     Pull, PullError, RequestError,
 };
 pub(crate) use client::{Line, silent};
-pub use error::{ApiError, ErrorCode};
+pub use error::{ApiError, ErrorCode, turns_text};
 pub use server::{
     Admitted, BODY_LEN_MAX, BindError, Conn, Connections, ControlServer, Endpoint, EventSender,
     Extent, Member, NotListening, ServerLimits, ServerSetup, SessionHandler, Uplink, Visitor,
