@@ -118,6 +118,24 @@ fn sources_keep_to_what_their_crate_may_do() {
     assert!(wrong.is_empty(), "\n{}", wrong.join("\n"));
 }
 
+/// `fuzz/parts` builds these by themselves, and no other test would notice.
+#[test]
+fn what_fuzz_targets_build_uses_nothing_else_of_its_crate() {
+    const PARTS: &[&str] = &["object", "ticket", "units", "whole"];
+    for source in sources::all(&["crates/downpour/src"]) {
+        let inside = source.path["crates/downpour/src/".len()..].trim_end_matches(".rs");
+        let part = inside.split('/').next().unwrap_or_default();
+        if !PARTS.contains(&part) || inside.ends_with("/tests") {
+            continue;
+        }
+        let code = source.text.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default();
+        for used in code.split("crate::").skip(1) {
+            let used = used.split(|c: char| !c.is_alphanumeric() && c != '_').next();
+            assert!(PARTS.contains(&used.unwrap_or_default()), "{}: {used:?}", source.path);
+        }
+    }
+}
+
 #[test]
 fn a_forbidden_mention_is_found() {
     let text = "use std::net::UdpSocket;\n#[cfg(test)]\nmod tests { use std::fmt; }\n";
