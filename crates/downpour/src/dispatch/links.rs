@@ -194,7 +194,7 @@ mod tests {
     use super::{links_file, set_link};
     use crate::dispatch::Dispatch;
     use crate::dispatch::link::Wanted;
-    use crate::site::{Clock, Daemon};
+    use crate::site::{Clock, Daemon, look};
     use std::fs;
     use std::sync::Arc;
     use std::time::Duration;
@@ -234,7 +234,8 @@ mod tests {
         );
         fs::write(links_file(&config), "{").unwrap();
         drop((site, dispatch, after));
-        let told = start().await.err().unwrap().to_string();
-        assert!(told.contains("links.json"), "{told}");
+        let refused = [start().await.err(), look(&file).err()];
+        assert!(refused.iter().flatten().all(|told| told.to_string().contains("links.json")));
+        assert_eq!(refused.iter().flatten().count(), 2, "{refused:?}");
     }
 }

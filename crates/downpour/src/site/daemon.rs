@@ -218,7 +218,17 @@ pub(crate) fn look(file: &Path) -> Result<Config, StartError> {
     let config = under_defaults(file, config)?;
     check_key(&config, is_usual(file))?;
     Tokens::open(&config.state()).map_err(|error| no_tokens(&error))?;
+    check_links(&config)?;
     Ok(config)
+}
+
+/// Without what operators want of links none is opened.
+fn check_links(config: &Config) -> Result<(), StartError> {
+    crate::dispatch::check_links(config).map_err(|(file, error)| {
+        let file = file.display();
+        let what = format!("it is not known which links are drained or banned: {file}: {error}");
+        cannot(what, "restore it; if that cannot be, remove it, start, and drain and ban anew")
+    })
 }
 
 fn is_usual(file: &Path) -> bool {
@@ -369,13 +379,7 @@ fn open(config: Config, clock: Clock, held: Place) -> Result<Site, StartError> {
     })?;
     let tokens = Tokens::open(&state).map_err(|error| no_tokens(&error))?;
     let audit = Audit::open(&state).map_err(|error| no_audit(&state, &error))?;
-    crate::dispatch::check_links(&config).map_err(|(file, error)| {
-        let what = format!(
-            "it is not known which links are drained or banned: {}: {error}",
-            file.display()
-        );
-        cannot(what, "restore it; if that cannot be, remove it, start, and drain and ban anew")
-    })?;
+    check_links(&config)?;
     let site = Site {
         name: config.site.name.clone(),
         identity: Arc::new(identity),

@@ -106,9 +106,8 @@ fn check_receivers(what: &str, which: &[usize], most: usize) -> Result<(), Strin
 }
 
 /// A receiver has one link, and one thing befalls it.
-fn check_once<'a>(what: &str, which: impl Iterator<Item = &'a usize>) -> Result<(), String> {
+fn check_once<'a>(what: &str, mut which: impl Iterator<Item = &'a usize>) -> Result<(), String> {
     let mut seen = BTreeSet::new();
-    let mut which = which;
     match which.find(|i| !seen.insert(**i)) {
         Some(i) => Err(format!("{what}: receiver {i} stands twice; name it once")),
         None => Ok(()),

@@ -564,17 +564,9 @@ mod tests {
             Box::new(move || Asking { plan: plan(connections), course: None, session: None });
         let folder = tempfile::tempdir().unwrap();
         let part = Arc::new(Part::open(folder.path().join("whole.part"), LEN, "b").unwrap());
-        let piece = Piece {
-            site: "a".to_owned(),
-            name: "whole".to_owned(),
-            version: 1,
-            blake3: String::new(),
-            start: 0,
-            len: 0,
-        };
         let into = (part.clone(), false);
         let none = BTreeSet::new();
-        let gather = Arc::new(Gather::new(piece, (LEN, &none), vec![(holder, begin)], into));
+        let gather = Arc::new(Gather::new(piece(), (LEN, &none), vec![(holder, begin)], into));
         let done = gather.run().await;
         assert_eq!(gather.seen().pieces, u64::from(done.is_ok()), "it is one piece");
         if done.is_ok() {
@@ -657,19 +649,16 @@ mod tests {
         answer
     }
 
+    fn piece() -> Piece {
+        let (site, name) = ("a".to_owned(), "whole".to_owned());
+        Piece { site, name, version: 1, blake3: String::new(), start: 0, len: 0 }
+    }
+
     #[test]
     fn of_what_is_told_the_newest_is_kept() {
         let folder = tempfile::tempdir().unwrap();
         let part = Arc::new(Part::open(folder.path().join("whole.part"), LEN, "b").unwrap());
-        let piece = Piece {
-            site: "a".to_owned(),
-            name: "whole".to_owned(),
-            version: 1,
-            blake3: String::new(),
-            start: 0,
-            len: 0,
-        };
-        let gather = Gather::new(piece, (LEN, &BTreeSet::new()), Vec::new(), (part, false));
+        let gather = Gather::new(piece(), (LEN, &BTreeSet::new()), Vec::new(), (part, false));
         (0..=CHANGES_MAX).for_each(|n| gather.lock().tell(n.to_string()));
         let told = gather.seen().told;
         assert_eq!((told.len(), told[0].as_str()), (CHANGES_MAX, "1"));
