@@ -1,4 +1,4 @@
-//! What a key does: it moves about, or it is a command to the daemon. What ends something, or touches many, is asked back first.
+//! What a key does: it moves about, or it is a command to the daemon. What cuts something off, or touches many, is asked back first.
 
 use super::state::{Mode, Pane, Said, State};
 use crate::dispatch::{Files, LinkWanted, Why};
@@ -114,7 +114,7 @@ impl Command {
         }
     }
 
-    /// Whether it is asked back: it ends something, or touches many.
+    /// Whether it is asked back: it cuts something off, or touches many.
     fn is_grave(&self) -> bool {
         match self {
             Self::Service { name, verb } => name == "all" || *verb == "stop" || *verb == "restart",
