@@ -24,7 +24,7 @@ enum SpoolVerb {
     /// Let a file out of quarantine: it goes back to its place and starts again
     Release(FileArgs),
     /// Run a command on arrival again that failed for good
-    Retry(FileArgs),
+    Retry(RetryArgs),
 }
 
 #[derive(Debug, Args)]
@@ -40,6 +40,15 @@ struct ShowArgs {
 struct FileArgs {
     /// Its path in the spool, or its number in the catalog
     #[arg(value_name = "FILE")]
+    file: String,
+    #[command(flatten)]
+    access: AccessArgs,
+}
+
+#[derive(Debug, Args)]
+struct RetryArgs {
+    /// Number of the file, as `downpour spool status` prints it
+    #[arg(value_name = "NUMBER")]
     file: String,
     #[command(flatten)]
     access: AccessArgs,
