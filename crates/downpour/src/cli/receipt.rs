@@ -42,7 +42,8 @@ struct VerifyArgs {
     /// Folder of the receiver that the file lies in: its content is compared too
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
-    /// Node key that must have signed it, as `downpour ticket show` prints keys
+    /// Node key of the receiver that must have signed it, as `downpour ticket key` prints it there; a site's stands behind
+    /// the # of its card
     #[arg(long, value_name = "KEY", allow_hyphen_values = true)]
     key: Option<PublicKey>,
 }
