@@ -3,7 +3,8 @@
 //!
 //! | file | does |
 //! | --- | --- |
-//! | `send` | opens everything, waits for receivers, runs the session, ends it |
+//! | `open` | opens everything that a sender needs |
+//! | `send` | waits for receivers, runs the session, ends it |
 //! | `network` | interface, group, ports and symbol size from the plan |
 //! | `roster` | what the sender knows of each receiver, and whether the session is over |
 //! | `endpoint` | what receivers ask over HTTPS |
@@ -13,10 +14,12 @@
 //! | `carried`, `keeper` | what sender and receiver have in common of a manifest's and of products' sessions |
 //! | `account` | progress and report |
 //! | `receive`, `staying` | finds the sender, and again if it vanishes; takes part in session after session |
+//! | `faults` | lower errors in the operator's words |
 //! | `host` | who is shown how it goes, and can end it: a terminal, or a program |
 //! | `signals` | counts what the terminal's user asks, and ends the process where a session cannot |
 //! | `batch` | both ends as a library call: a list of files to one node |
 //! | `attempt`, `asking` | one session as a receiver lives it; what it asks of its sender |
+//! | `hearing` | where a receiver hears the stream |
 //! | `ended` | how that ends, and what came of it |
 //! | `transfer` | its connections, over a long way |
 //! | `words` | what a receiver tells of files of a site that come as products |
