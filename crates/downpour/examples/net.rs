@@ -5,6 +5,8 @@
 #[path = "../tests/net/network.rs"]
 #[allow(dead_code, reason = "the tests use more of it")]
 mod network;
+#[path = "../../skipped.rs"]
+mod skipped;
 
 use clap::Parser;
 use downpour::units::parse_share;

@@ -2,6 +2,9 @@
 
 #[macro_use] // First: its macros are everybody's below.
 mod output;
+#[cfg(test)]
+#[path = "../../skipped.rs"]
+mod skipped;
 mod whole;
 
 pub mod api;

@@ -599,7 +599,7 @@ pub(crate) mod tests {
         assert_eq!(synced("in/other/x"), 1);
         let Some(_mounted) = Mounted::tmpfs(&place) else {
             let name = "what_is_mounted_below_a_folder_is_synced_with_it";
-            return println!("skipped: {name}: cannot mount a tmpfs (not root)");
+            return crate::skipped::skipped(name, "needs root to mount a tmpfs");
         };
         std::fs::create_dir(place.join("deep")).unwrap();
         std::os::unix::fs::symlink("other", folder.path().join("in/link")).unwrap();

@@ -181,6 +181,7 @@ fn is_list(len: Result<usize, Errno>) -> bool {
 #[cfg(test)]
 mod tests {
     use super::{check, unnamed, write, write_by};
+    use crate::skipped::{not_here, skipped};
     use rustix::fs::{CWD, FileType, Mode, XattrFlags, mknodat, setxattr};
     use std::fs::{self, File};
     use std::io::{self, Write as _};
@@ -226,7 +227,7 @@ mod tests {
         }
         let (other, group) = (uid + 1, gid + 1);
         if chown(out, Some(other), Some(group)).is_err() {
-            return println!("skipped: what takes the place of another user's file: not root");
+            return skipped("what takes the place of another user's file", "needs root");
         }
         set(out, 0o640).unwrap();
         write(out, 0o666, b"new").unwrap();
@@ -254,7 +255,7 @@ mod tests {
         let listed = |path: &Path, name: &str| setxattr(path, name, &list, XattrFlags::empty());
         write(out, 0o666, b"old").unwrap();
         if listed(out, "system.posix_acl_access").is_err() {
-            return println!("skipped: {NAME}: no access lists here");
+            return not_here(NAME, "no access lists here");
         }
         assert_eq!(mode(), 0o644, "the mask stands where the group does");
         write(out, 0o666, b"new").unwrap();
@@ -270,7 +271,7 @@ mod tests {
     fn what_cannot_be_kept_fails_nothing() {
         const NAME: &str = "what_cannot_be_kept_fails_nothing";
         if !rustix::process::geteuid().is_root() {
-            return println!("skipped: {NAME}: not root");
+            return skipped(NAME, "needs root");
         }
         let tmp = tempfile::tempdir().unwrap();
         let out = &tmp.path().join("out");
@@ -303,7 +304,7 @@ mod tests {
             Ok(ran) if matches!(ran.status.code(), Some(0 | 101)) => {
                 assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stdout));
             }
-            _ => println!("skipped: {NAME}: nothing can be mounted"),
+            _ => skipped(NAME, "needs root to mount a tmpfs"),
         }
     }
 
@@ -312,9 +313,8 @@ mod tests {
         let tmp = tempfile::tempdir().unwrap();
         let out = tmp.path().join("out");
         if unnamed(&out, 0o600).is_err() {
-            return println!(
-                "skipped: who_is_killed_while_writing_leaves_nothing: no unnamed files here"
-            );
+            let name = "who_is_killed_while_writing_leaves_nothing";
+            return not_here(name, "no unnamed files here");
         }
         for _ in 0..2 {
             let before = fs::read_dir(tmp.path()).unwrap().count();

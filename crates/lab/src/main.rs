@@ -26,6 +26,9 @@ mod programs;
 mod record;
 mod shell;
 mod sink;
+#[cfg(test)]
+#[path = "../../skipped.rs"]
+mod skipped;
 mod stage;
 mod traced;
 mod units;

@@ -2,7 +2,11 @@
 //!
 //! Needs root and the tools that `make test-setup` installs; else it says `skipped`.
 
+#[path = "../../skipped.rs"]
+mod skipped;
+
 use serde_json::Value;
+use skipped::skipped;
 use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -34,7 +38,7 @@ fn number(row: &Value, name: &str) -> f64 {
 fn links_delay_lose_and_limit_as_asked() {
     let rows = match checked() {
         Ok(rows) => rows,
-        Err(why) => return println!("skipped: links_delay_lose_and_limit_as_asked: {why}"),
+        Err(why) => return skipped("links_delay_lose_and_limit_as_asked", &why),
     };
     assert!(rows.len() > 12);
     for row in &rows {
@@ -81,7 +85,7 @@ fn nothing_stays_behind_of_a_lab_that_was_killed() {
             let mut why = String::new();
             let _ = BufReader::new(child.stderr.take().unwrap()).read_line(&mut why);
             assert!(why.contains("needs "), "{why}");
-            return println!("skipped: nothing_stays_behind_of_a_lab_that_was_killed: {why}");
+            return skipped("nothing_stays_behind_of_a_lab_that_was_killed", &why);
         }
         assert!(Instant::now() < end);
         std::thread::sleep(Duration::from_millis(5));
@@ -109,7 +113,7 @@ fn clean_removes_what_a_dead_lab_left() {
     let namespace = "downpour-lab4194999-w";
     let made = Command::new("ip").args(["netns", "add", namespace]).output();
     if !made.is_ok_and(|output| output.status.success()) {
-        return println!("skipped: clean_removes_what_a_dead_lab_left: needs root");
+        return skipped("clean_removes_what_a_dead_lab_left", "needs root");
     }
     let folder = Path::new("/dev/shm/downpour-lab4194999");
     std::fs::create_dir_all(folder.join("run")).unwrap();
@@ -173,7 +177,8 @@ fn what_a_queue_drops_is_not_on_the_wire_whatever_makes_the_link() {
     "#;
     let folder = folder_with("queue", text);
     if let Err(why) = run(&folder) {
-        return println!("skipped: what_a_queue_drops_is_not_on_the_wire_…: {why}");
+        let name = "what_a_queue_drops_is_not_on_the_wire_whatever_makes_the_link";
+        return skipped(name, &why);
     }
     let runs = runs(&folder);
     let wires: Vec<f64> = runs.iter().map(|run| number(run, "wire_over_size")).collect();
@@ -201,7 +206,7 @@ fn an_experiment_leaves_its_figures() {
     "#;
     let folder = folder_with("figures", text);
     if let Err(why) = run(&folder) {
-        return println!("skipped: an_experiment_leaves_its_figures: {why}");
+        return skipped("an_experiment_leaves_its_figures", &why);
     }
     let read = |name: &str| std::fs::read_to_string(folder.join("out").join(name)).unwrap();
     let runs = runs(&folder);

@@ -19,6 +19,9 @@ mod pace;
 mod prefetch;
 mod roll;
 mod seal;
+#[cfg(test)]
+#[path = "../../skipped.rs"]
+mod skipped;
 mod spare;
 mod turns;
 mod udp;

@@ -3,6 +3,9 @@
 //!
 //! Needs root and the `ip` tool; without them each test says so by name and passes.
 
+#[path = "../../skipped.rs"]
+mod skipped;
+
 use downpour_proto::{
     BlockId, Epoch, Geometry, PULL_SHARE_DEFAULT, Parity, Rate, SenderConfig, StreamId, rate,
 };
@@ -12,6 +15,7 @@ use downpour_transport::{
     RecvOptions, Secret, SendOptions, SourceError, Suite, UnicastSocket, Woken, wait,
 };
 use nix::sched::{CloneFlags, setns};
+use skipped::skipped;
 use std::fs::File;
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
@@ -36,11 +40,11 @@ impl Pair {
     /// `None`, after saying why, when this process may not make namespaces.
     fn new(test: &str, mtu: u32) -> Option<Self> {
         if !nix::unistd::geteuid().is_root() {
-            println!("skipped: {test}: needs root to make network namespaces");
+            skipped(test, "needs root to make network namespaces");
             return None;
         }
         if Command::new("ip").arg("-V").stdout(Stdio::null()).status().is_err() {
-            println!("skipped: {test}: needs the ip tool (iproute2)");
+            skipped(test, "needs the ip tool (iproute2)");
             return None;
         }
         let name = |side| format!("dp-{}-{test}-{side}", std::process::id());

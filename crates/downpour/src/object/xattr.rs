@@ -182,6 +182,7 @@ fn remove(path: &str, name: &[u8]) -> Result<(), Errno> {
 #[cfg(test)]
 mod tests {
     use super::{Xattr, closed_mode, is_taken, make_equal, remove};
+    use crate::skipped::not_here;
     use rustix::fs::{Mode, OFlags, Uid, XattrFlags};
     use rustix::io::Errno;
     use std::os::fd::AsFd as _;
@@ -202,9 +203,8 @@ mod tests {
         for (name, mode) in [("file", 0o444), ("folder", 0o555)] {
             let path = dir.path().join(name);
             if rustix::fs::setxattr(&path, "user.old", b"1", XattrFlags::empty()).is_err() {
-                return println!(
-                    "skipped: who_owns_what_is_read_only_gives_it_attributes: no attributes here"
-                );
+                let name = "who_owns_what_is_read_only_gives_it_attributes";
+                return not_here(name, "no attributes here");
             }
             let fd = rustix::fs::open(&path, OFlags::RDONLY, Mode::empty()).unwrap();
             rustix::fs::fchmod(&fd, Mode::from_raw_mode(mode)).unwrap();

@@ -366,10 +366,8 @@ mod tests {
     #[test]
     fn who_connects_by_ipv4_to_a_port_of_both_families_is_sent_to() {
         let Ok(control) = TcpListener::bind("[::]:0") else {
-            eprintln!(
-                "skipped: who_connects_by_ipv4_to_a_port_of_both_families_is_sent_to: no IPv6 here"
-            );
-            return;
+            let name = "who_connects_by_ipv4_to_a_port_of_both_families_is_sent_to";
+            return crate::skipped::not_here(name, "no IPv6 here");
         };
         let plan = resolved("afdp --mode unicast --receivers 1 /etc/hosts");
         let socket = socket(&plan, Some(&control)).unwrap();

@@ -62,6 +62,7 @@ fn write(new: &Path, content: &[u8], like: &Metadata, mode: u32) -> io::Result<(
 #[cfg(test)]
 mod tests {
     use super::replace;
+    use crate::skipped::skipped;
     use rustix::process::{Gid, Uid};
     use std::fs::{self, Permissions};
     use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown, symlink};
@@ -86,7 +87,7 @@ mod tests {
     #[test]
     fn a_file_stays_its_owners() {
         if !rustix::process::geteuid().is_root() {
-            return println!("skipped: a file stays its owner's: only root can write as another");
+            return skipped("a_file_stays_its_owners", "needs root");
         }
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("file");
@@ -106,7 +107,7 @@ mod tests {
     #[test]
     fn who_may_not_give_a_file_away_writes_it_all_the_same() {
         if !rustix::process::geteuid().is_root() {
-            return println!("skipped: a file in another's folder: only root can work as another");
+            return skipped("who_may_not_give_a_file_away_writes_it_all_the_same", "needs root");
         }
         let folder = tempfile::tempdir().unwrap();
         let (new, old) = (folder.path().join("new"), folder.path().join("old"));

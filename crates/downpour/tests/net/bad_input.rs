@@ -7,6 +7,7 @@ use crate::network::{Network, Spec};
 use crate::payload;
 use crate::program::{Ended, Scratch};
 use crate::sessions::{OneFile, address, receiver, sender};
+use crate::skipped::skipped;
 use downpour::report::{ReceiverState, Report};
 use std::fs;
 use std::io::{Seek as _, SeekFrom, Write as _};
@@ -136,8 +137,7 @@ fn a_file_that_cannot_be_read_is_named_and_left_out_only_when_told() {
     if is_root
         && !Command::new("setpriv").arg("--version").output().is_ok_and(|o| o.status.success())
     {
-        println!("skipped: {name}: root can read everything, and there is no setpriv");
-        return;
+        return skipped(name, "root can read everything, and there is no setpriv");
     }
     let tree = scratch.path("tree");
     fs::create_dir(&tree).unwrap();
@@ -251,8 +251,7 @@ fn a_file_that_changes_while_it_is_sent_fails_alone_and_is_named() {
 fn a_target_that_cannot_be_written_or_is_too_small_is_told_on_both_sides() {
     let test = "a_target_that_cannot_be_written_or_is_too_small_is_told_on_both_sides";
     if let Some(why) = Network::missing() {
-        println!("skipped: {test}: {why}");
-        return;
+        return skipped(test, &why);
     }
     let scratch = Scratch::new();
     let file = scratch.path("file");
@@ -296,8 +295,7 @@ fn a_target_that_cannot_be_written_or_is_too_small_is_told_on_both_sides() {
 fn who_stays_and_had_no_room_before_the_start_is_waited_for() {
     let test = "who_stays_and_had_no_room_before_the_start_is_waited_for";
     if let Some(why) = Network::missing() {
-        println!("skipped: {test}: {why}");
-        return;
+        return skipped(test, &why);
     }
     let session = OneFile::new(9_000_000);
     let small = session.scratch.path("r0");

@@ -5,6 +5,7 @@ use crate::network::{Network, Spec};
 use crate::payload;
 use crate::program::{Running, Scratch};
 use crate::sessions::{OneFile, address, receiver, sender, sender_under, trace_lines};
+use crate::skipped::skipped;
 use downpour::report::ReceiverState;
 use downpour_proto::transfer::UNSTORED;
 use std::fs;
@@ -179,8 +180,7 @@ fn a_receiver_whose_disk_stands_still_is_sent_little_more() {
 fn a_disk_that_is_slow_when_the_source_is_read_for_the_first_time_is_named() {
     let test = "a_disk_that_is_slow_when_the_source_is_read_for_the_first_time_is_named";
     if Command::new("strace").arg("-V").output().is_err() {
-        println!("skipped: {test}: needs strace (make test-setup installs it)");
-        return;
+        return skipped(test, "needs strace (make test-setup installs it)");
     }
     let scratch = Scratch::new();
     let file = scratch.path("file");

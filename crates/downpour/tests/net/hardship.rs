@@ -5,6 +5,7 @@ use crate::lossy::{Session, full_size};
 use crate::network::{Network, Spec};
 use crate::payload;
 use crate::program::{Running, Scratch};
+use crate::skipped::skipped;
 use downpour::report::ReceiverState;
 use std::fs;
 use std::path::Path;
@@ -171,8 +172,7 @@ fn who_stays_pulls_when_its_interface_is_down_at_a_later_session() {
 fn killed_before_the_rename_it_takes_nothing_again() {
     let test = "killed_before_the_rename_it_takes_nothing_again";
     if Command::new("strace").arg("-V").output().is_err() {
-        println!("skipped: {test}: needs strace (make test-setup installs it)");
-        return;
+        return skipped(test, "needs strace (make test-setup installs it)");
     }
     let Some((network, scratch)) = setting(test, 1) else { return };
     let session = Session::new(&network, &scratch);

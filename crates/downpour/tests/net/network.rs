@@ -16,6 +16,7 @@
 //! Needs root, iproute2, nftables and ethtool; [`Network::missing`] says what is not there. The root
 //! namespace is never touched. There is no netem here, so delay is absent.
 
+use crate::skipped::skipped;
 use serde_json::Value;
 use std::io::{Read as _, Write as _};
 use std::process::{Child, Command, Stdio};
@@ -115,7 +116,7 @@ impl Network {
     /// Builds a network, or says `skipped: test: why` and gives `None`.
     pub(crate) fn build_or_skip(test: &str, spec: &Spec) -> Option<Self> {
         if let Some(why) = Self::missing() {
-            println!("skipped: {test}: {why}");
+            skipped(test, &why);
             return None;
         }
         Some(Self::build(spec))

@@ -3,6 +3,7 @@
 use crate::between::Between;
 use crate::payload;
 use crate::program::{Running, Scratch};
+use crate::skipped::skipped;
 use downpour::report::ReceiverState;
 use downpour::ticket::Ticket;
 use std::fs::{self, Permissions};
@@ -236,7 +237,7 @@ fn a_second_run_sends_nothing_again_and_replaces_only_when_told() {
 #[test]
 fn setuid_arrives_only_when_asked_for() {
     if !rustix::process::geteuid().is_root() {
-        return println!("skipped: setuid_arrives_only_when_asked_for: this is not root");
+        return skipped("setuid_arrives_only_when_asked_for", "needs root");
     }
     let session = OneFile::new(1000);
     let mode = |name: &str| fs::metadata(session.scratch.path(name)).unwrap().mode() & 0o7777;

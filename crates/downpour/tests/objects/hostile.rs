@@ -2,6 +2,7 @@
 //! The rules themselves are tested where they are checked; here, that the store keeps to them.
 
 use crate::harness::{SMALL, Sender, contents, pair, write};
+use crate::skipped::skipped;
 use crate::space::Tmpfs;
 use downpour::object::{
     Destination, FolderOptions, ManifestId, Store, StoreConfig, StoreEvent, StoreFailure,
@@ -259,9 +260,8 @@ fn a_million_entries_are_refused_unless_they_are_wanted() {
     // Wanted: known, and nothing is made of them before their data come. A million files take a block
     // of the file system each, 4 GB: more than a test may ask of a disk.
     let Some(_mounted) = Tmpfs::mount(&out, "8g") else {
-        return println!(
-            "skipped: a_million_entries_are_refused_unless_they_are_wanted (wanted): cannot mount a tmpfs (not root)"
-        );
+        let name = "a_million_entries_are_refused_unless_they_are_wanted";
+        return skipped(name, "needs root to mount a tmpfs");
     };
     let store =
         Store::open(StoreConfig { entries_max: ENTRIES, ..config }, folder(), |_| {}).unwrap();

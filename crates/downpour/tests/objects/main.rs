@@ -7,6 +7,8 @@ mod poison;
 mod resume;
 mod roundtrip;
 mod sending;
+#[path = "../../../skipped.rs"]
+mod skipped;
 mod space;
 mod targets;
 mod twice;

@@ -4,6 +4,7 @@ use crate::harness::{
     MIDDLE, Random, Receiver, Sender, assert_same, contents, look_at, pair, write,
 };
 use crate::roundtrip::sparse;
+use crate::skipped::not_here;
 use downpour::object::{Destination, FolderOptions, StoreConfig, StoreEvent};
 use downpour_proto::{BlockId, Geometry};
 use downpour_transport::BlockSink;
@@ -423,9 +424,8 @@ fn what_was_killed_between_mode_and_name_is_gone_on_with() {
     for path in [dir.path(), &a, &a.join("0 small"), &a.join("big")].into_iter().filter(|_| root) {
         match chown(path, Some(7), Some(8)) {
             Err(error) if error.kind() == ErrorKind::InvalidInput => {
-                return println!(
-                    "skipped: what_was_killed_between_mode_and_name_is_gone_on_with: there is no user 7 here"
-                );
+                let name = "what_was_killed_between_mode_and_name_is_gone_on_with";
+                return not_here(name, "there is no user 7 here");
             }
             done => done.unwrap(),
         }

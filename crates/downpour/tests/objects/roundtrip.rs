@@ -1,6 +1,7 @@
 //! Trees of every kind of entry arrive identical, in any order of blocks.
 
 use crate::harness::{MIDDLE, Random, SMALL, Sender, assert_same, contents, look_at, pair, write};
+use crate::skipped::{not_here, skipped};
 use downpour::object::{Destination, FolderOptions, ScanOptions, StoreEvent};
 use downpour_proto::Geometry;
 use downpour_transport::{Accepted, BlockSink};
@@ -232,9 +233,8 @@ fn a_file_above_four_gib_keeps_its_holes() {
     sparse(&a.join("huge"), len, &[(4096, 9000), ((4 << 30) + 5, 3 << 20), (len - 5, 5)]);
     let sender = Sender::new(&contents(&a), Geometry::IPV4);
     if sender.source.data_len() == Some(len) {
-        return println!(
-            "skipped: a_file_above_four_gib_keeps_its_holes: this file system has no holes"
-        );
+        let name = "a_file_above_four_gib_keeps_its_holes";
+        return not_here(name, "this file system has no holes");
     }
     let mut receiver = sender.to_folder(&b);
     receiver.carry(&sender, sender.order());
@@ -288,7 +288,7 @@ fn setuid_needs_root_and_a_word() {
     receiver.carry(&sender, sender.order());
     assert_eq!(fs::metadata(b.join("tool")).unwrap().mode() & 0o7777, 0o755);
     if !rustix::process::geteuid().is_root() {
-        return println!("skipped: setuid_needs_root_and_a_word (as root): this is not root");
+        return skipped("setuid_needs_root_and_a_word", "needs root");
     }
     let options = FolderOptions { setuid: true, ..FolderOptions::new(&b) };
     let mut receiver = sender.receiver(Destination::Folder(options));
@@ -299,7 +299,7 @@ fn setuid_needs_root_and_a_word() {
 #[test]
 fn owners_arrive_as_root() {
     if !rustix::process::geteuid().is_root() {
-        return println!("skipped: owners_arrive_as_root: this is not root");
+        return skipped("owners_arrive_as_root", "needs root");
     }
     let (_dir, a, b) = pair();
     write(a.join("d/f"), b"x");
@@ -334,7 +334,7 @@ fn attributes_arrive_when_asked() {
         rustix::fs::setxattr(a.join("f"), name, value, rustix::fs::XattrFlags::empty())
     };
     if set("user.note", b"hello").is_err() {
-        return println!("skipped: attributes_arrive_when_asked: no attributes here");
+        return not_here("attributes_arrive_when_asked", "no attributes here");
     }
     let capability = [1, 0, 0, 2, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
     let capable = set("security.capability", &capability).is_ok();
@@ -371,7 +371,7 @@ fn a_file_without_its_acl_is_open_to_no_more_people() {
             let (path, flags) = (a.join(path), rustix::fs::XattrFlags::empty());
             if rustix::fs::setxattr(&path, "system.posix_acl_access", &acl, flags).is_err() {
                 let name = "a_file_without_its_acl_is_open_to_no_more_people";
-                return println!("skipped: {name}: no ACLs here");
+                return not_here(name, "no ACLs here");
             }
             fs::set_permissions(path, Permissions::from_mode(0o770)).unwrap();
         }
@@ -419,7 +419,7 @@ fn attributes_and_acls_are_taken_away_again() {
         && set(&b.join("d"), default, &acl)
         && set(&b.join("d/f"), "user.old", b"1");
     if !can {
-        return println!("skipped: {NAME}: no attributes or ACLs here");
+        return not_here(NAME, "no attributes or ACLs here");
     }
     write(a.join("d/new/g"), b"y");
     assert!(set(&a.join("d/new/g"), "user.kept", b"2"));

@@ -1,6 +1,7 @@
 //! Disks that are full.
 
 use crate::harness::{MIDDLE, Random, Sender, assert_same, contents, pair, write};
+use crate::skipped::skipped;
 use downpour::object::{Destination, FolderOptions, StoreEvent, StoreFailure};
 use downpour_transport::{Accepted, BlockSink};
 use std::path::{Path, PathBuf};
@@ -31,9 +32,7 @@ impl Drop for Tmpfs<'_> {
 fn too_little_space_is_said_before_the_start() {
     let (_dir, a, b) = pair();
     let Some(_mounted) = Tmpfs::mount(&b, "4m") else {
-        return println!(
-            "skipped: too_little_space_is_said_before_the_start: cannot mount a tmpfs (not root)"
-        );
+        return skipped("too_little_space_is_said_before_the_start", "needs root to mount a tmpfs");
     };
     write(a.join("file"), &Random(1).bytes(6 << 20));
     let sender = Sender::new(&contents(&a), MIDDLE);
@@ -56,9 +55,8 @@ fn too_little_space_is_said_before_the_start() {
 fn a_disk_that_fills_on_the_way_fails_clearly_and_resumes() {
     let (_dir, a, b) = pair();
     let Some(_mounted) = Tmpfs::mount(&b, "16m") else {
-        return println!(
-            "skipped: a_disk_that_fills_on_the_way_fails_clearly_and_resumes: cannot mount a tmpfs (not root)"
-        );
+        let name = "a_disk_that_fills_on_the_way_fails_clearly_and_resumes";
+        return skipped(name, "needs root to mount a tmpfs");
     };
     write(a.join("file"), &Random(1).bytes(6 << 20));
     for i in 0..30 {
@@ -109,9 +107,8 @@ fn find(folder: &Path, wanted: fn(&Path, u64) -> bool) -> Option<PathBuf> {
 fn room_that_an_empty_part_holds_does_not_lack() {
     let (_dir, a, b) = pair();
     let Some(_mounted) = Tmpfs::mount(&b, "10m") else {
-        return println!(
-            "skipped: room_that_an_empty_part_holds_does_not_lack: cannot mount a tmpfs (not root)"
-        );
+        let name = "room_that_an_empty_part_holds_does_not_lack";
+        return skipped(name, "needs root to mount a tmpfs");
     };
     write(a.join("file"), &Random(1).bytes(6 << 20));
     let sender = Sender::new(&contents(&a), MIDDLE);
@@ -138,9 +135,8 @@ fn a_mount_below_the_target_is_reached_by_copy() {
     let (_dir, a, b) = pair();
     let inner = b.join("inner");
     let Some(_mounted) = Tmpfs::mount(&inner, "40m") else {
-        return println!(
-            "skipped: a_mount_below_the_target_is_reached_by_copy: cannot mount a tmpfs (not root)"
-        );
+        let name = "a_mount_below_the_target_is_reached_by_copy";
+        return skipped(name, "needs root to mount a tmpfs");
     };
     write(a.join("inner/file"), &Random(1).bytes(3 << 20));
     write(a.join("inner/small"), b"small");
@@ -167,7 +163,7 @@ fn a_mount_below_the_target_is_reached_by_copy() {
 fn a_read_only_target_says_so() {
     let (_dir, a, b) = pair();
     let Some(_mounted) = Tmpfs::mount(&b, "4m") else {
-        return println!("skipped: a_read_only_target_says_so: cannot mount a tmpfs (not root)");
+        return skipped("a_read_only_target_says_so", "needs root to mount a tmpfs");
     };
     write(a.join("file"), b"x");
     let sender = Sender::new(&contents(&a), MIDDLE);

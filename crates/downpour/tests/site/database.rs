@@ -1,6 +1,7 @@
 //! Databases that sites keep their books in, and what stands in them, asked of the databases' own programs.
 
 use super::servers::Server;
+use crate::skipped::skipped;
 use downpour_catalog::CatalogUrl;
 use std::process::Command;
 
@@ -67,8 +68,7 @@ pub(crate) fn numbers(catalog: &CatalogUrl, query: &str) -> Option<Vec<u64>> {
         }
     };
     let Ok(output) = command.output() else {
-        println!("skipped: rows counted: {} is missing", command.get_program().display());
-        assert!(std::env::var_os("CI").is_none(), "nothing is skipped in CI");
+        skipped("rows counted", &format!("needs {}", command.get_program().display()));
         return None;
     };
     let said = String::from_utf8_lossy(&output.stdout).into_owned();

@@ -28,5 +28,7 @@ mod records;
 mod servers;
 mod several;
 mod siege;
+#[path = "../../../skipped.rs"]
+mod skipped;
 mod spool;
 mod watching;

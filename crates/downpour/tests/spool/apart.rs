@@ -1,6 +1,7 @@
 //! Quarantine: whatever goes wrong on the way there, what lies in it is listed, counted and released.
 
 use crate::bench::{Bench, LONG, REFUSED};
+use crate::skipped::not_here;
 use downpour::spool::lies_aside;
 use downpour_catalog::{ErrorClass, Move, Next, State};
 use std::fs;
@@ -154,9 +155,7 @@ fn what_each_file_costs_that_is_set_apart_does_not_grow_with_their_number() {
     }
     match costs[..] {
         [Some(first), Some(second)] => assert!(second < 2 * first, "{first} reads, then {second}"),
-        _ => {
-            println!("skipped: what_each_file_costs_that_is_set_apart (reads are not counted here)")
-        }
+        _ => not_here("what_each_file_costs_that_is_set_apart", "reads are not counted here"),
     }
     let now = bench.now();
     bench.spool().release(now, "0/7").unwrap().unwrap();

@@ -1,6 +1,7 @@
 //! After the receipt: kept, moved or removed, and never newer content.
 
 use crate::bench::{Bench, LONG};
+use crate::skipped::not_here;
 use downpour_catalog::{
     AdoptedFile, Change, Digest, ErrorClass, Move, Next, OtherContent, Replica, ReplicaState, State,
 };
@@ -14,12 +15,12 @@ use std::time::{Duration, Instant};
 /// A folder of another file system than the spool's, as far as there is one.
 fn elsewhere(test: &str) -> Option<tempfile::TempDir> {
     let Ok(folder) = tempfile::tempdir_in("/dev/shm") else {
-        println!("skipped: {test} (there is no /dev/shm)");
+        not_here(test, "there is no /dev/shm");
         return None;
     };
     let device = |path: &std::path::Path| fs::metadata(path).unwrap().dev();
     if device(folder.path()) == device(&std::env::temp_dir()) {
-        println!("skipped: {test} (all is one file system)");
+        not_here(test, "all is one file system");
         return None;
     }
     Some(folder)

@@ -1,6 +1,7 @@
 //! From found to queued, and what happens to a file in between.
 
 use crate::bench::{Bench, LONG};
+use crate::skipped::not_here;
 use downpour_catalog::{Claimed, DigestKind, ErrorClass, Move, Next, Reason, ReplicaState, State};
 use std::fs::{self, OpenOptions};
 use std::io::Write as _;
@@ -148,8 +149,8 @@ fn a_new_file_in_the_inode_of_a_removed_one_is_not_that_renamed() {
     fs::remove_file(bench.path("a")).unwrap();
     bench.write("b", "other");
     if inode("b") != of_removed {
-        println!("skipped: a_new_file_in_the_inode_of_a_removed_one (inodes are not used again)");
-        return;
+        let name = "a_new_file_in_the_inode_of_a_removed_one_is_not_that_renamed";
+        return not_here(name, "inodes are not used again");
     }
     bench.tick(LONG);
     assert_eq!(bench.stands("a"), [(State::Quarantined, Some(ErrorClass::FileGone))]);

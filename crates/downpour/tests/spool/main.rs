@@ -6,4 +6,6 @@ mod bench;
 mod leaving;
 mod lives;
 mod many;
+#[path = "../../../skipped.rs"]
+mod skipped;
 mod walk;

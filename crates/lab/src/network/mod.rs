@@ -314,7 +314,8 @@ mod tests {
     #[test]
     fn what_is_lost_at_a_machine_did_not_arrive_there() {
         if let Some(why) = missing() {
-            return println!("skipped: what_is_lost_at_a_machine_did_not_arrive_there: {why}");
+            let name = "what_is_lost_at_a_machine_did_not_arrive_there";
+            return crate::skipped::skipped(name, &why);
         }
         let down = Shape { loss: 0.5, ..Shape::default() };
         let spec = Spec { receivers: vec![Link { down, ..Link::default() }], ..Spec::default() };

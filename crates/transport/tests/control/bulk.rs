@@ -1,6 +1,7 @@
 //! Bytes: ranges, repair symbols, the budget, failing sources, readers that stop, and curl.
 
 use crate::pulls::{data, quick};
+use crate::skipped::skipped;
 use crate::world::{Setup, World, code, join_request, pull, until};
 use downpour_proto::{BlockId, BlockKind, Rate};
 use downpour_transport::control::{ErrorCode, Pull, PullError, ServerLimits};
@@ -225,8 +226,7 @@ async fn pulls_use_their_connections_again() {
 #[tokio::test(flavor = "multi_thread")]
 async fn curl_is_a_client() {
     if Command::new("curl").arg("--version").output().is_err() {
-        println!("skipped: curl_is_a_client: curl is not installed");
-        return;
+        return skipped("curl_is_a_client", "needs curl");
     }
     let world = World::new(Setup::default()).await;
     let home = tempfile::tempdir().unwrap();

@@ -2,6 +2,8 @@
 
 mod bulk;
 mod pulls;
+#[path = "../../../skipped.rs"]
+mod skipped;
 mod strangers;
 mod turns;
 mod vanished;

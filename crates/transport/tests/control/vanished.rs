@@ -1,6 +1,7 @@
 //! A way between sender and receiver that is cut without a word: no connection is closed, nothing comes
 //! back. Needs a network namespace of its own, thus root, and `ip` and `tc`.
 
+use crate::skipped::skipped;
 use crate::world::{Setup, Told, World};
 use downpour_transport::control::EventsEnd;
 use nix::sched::{CloneFlags, unshare};
@@ -19,13 +20,11 @@ fn both_sides_notice_that_the_way_is_cut() {
     // The namespace goes with the thread.
     let story = thread::spawn(|| {
         if unshare(CloneFlags::CLONE_NEWNET).is_err() {
-            println!("skipped: both_sides_notice_that_the_way_is_cut: needs root");
-            return;
+            return skipped("both_sides_notice_that_the_way_is_cut", "needs root");
         }
         let cut = "tc qdisc replace dev lo root blackhole";
         if !run("ip link set lo up") || !run(cut) || !run("tc qdisc del dev lo root") {
-            println!("skipped: both_sides_notice_that_the_way_is_cut: needs ip and tc");
-            return;
+            return skipped("both_sides_notice_that_the_way_is_cut", "needs ip and tc");
         }
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {

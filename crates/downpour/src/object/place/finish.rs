@@ -232,6 +232,7 @@ mod tests {
     use crate::object::place::{Beneath, MetaPolicy, Staging};
     use crate::object::scan::{Scan, ScanOptions};
     use crate::receipt::tests::Mounted;
+    use crate::skipped::skipped;
     use std::fs;
     use std::sync::{Arc, Mutex};
 
@@ -245,7 +246,7 @@ mod tests {
         }
         let Some(_mounted) = Mounted::tmpfs(&place) else {
             let name = "what_is_mounted_below_the_target_is_synced_as_well";
-            return println!("skipped: {name}: cannot mount a tmpfs (not root)");
+            return skipped(name, "needs root to mount a tmpfs");
         };
         let tree = Arc::new(Scan::new(&[inner], &ScanOptions::default()).unwrap().into_parts().0);
         let staging = Arc::new(Staging::open(&out, None).unwrap());

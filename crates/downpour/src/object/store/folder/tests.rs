@@ -8,6 +8,7 @@ use crate::object::store::StoreFailure;
 use crate::object::store::target::{Fault, GroupData, KnownGroup, Target};
 use crate::object::tree::{EntryId, Tree};
 use crate::receipt::tests::Mounted;
+use crate::skipped::skipped;
 use rustix::fs::{MemfdFlags, Mode, OFlags, SealFlags, Uid};
 use std::ffi::OsStr;
 use std::fs::{self, Permissions};
@@ -203,7 +204,7 @@ fn what_was_put_on_another_file_system_is_told_from_what_was_there() {
         [&a, &place].iter().for_each(|folder| fs::create_dir_all(folder).unwrap());
         let Some(_mounted) = Mounted::tmpfs(&place) else {
             let name = "what_was_put_on_another_file_system_is_told_from_what_was_there";
-            return println!("skipped: {name}: cannot mount a tmpfs (not root)");
+            return skipped(name, "needs root to mount a tmpfs");
         };
         fs::write(a.join("x"), b"content").unwrap();
         let options = FolderOptions { lane: lane.map(str::to_owned), ..FolderOptions::new(&b) };
