@@ -15,7 +15,7 @@ use downpour_transport::{
     RecvOptions, Secret, SendOptions, SourceError, Suite, UnicastSocket, Woken, wait,
 };
 use nix::sched::{CloneFlags, setns};
-use skipped::skipped;
+use skipped::{may_make_namespaces, skipped};
 use std::fs::File;
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
@@ -41,6 +41,10 @@ impl Pair {
     fn new(test: &str, mtu: u32) -> Option<Self> {
         if !nix::unistd::geteuid().is_root() {
             skipped(test, "needs root to make network namespaces");
+            return None;
+        }
+        if !may_make_namespaces() {
+            skipped(test, "needs namespaces (in a container: --privileged)");
             return None;
         }
         if Command::new("ip").arg("-V").stdout(Stdio::null()).status().is_err() {

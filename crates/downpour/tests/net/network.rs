@@ -16,7 +16,7 @@
 //! Needs root, iproute2, nftables and ethtool; [`Network::missing`] says what is not there. The root
 //! namespace is never touched. There is no netem here, so delay is absent.
 
-use crate::skipped::skipped;
+use crate::skipped::{may_make_namespaces, skipped};
 use serde_json::Value;
 use std::io::{Read as _, Write as _};
 use std::process::{Child, Command, Stdio};
@@ -101,6 +101,9 @@ impl Network {
         let uid = status.lines().find_map(|line| line.strip_prefix("Uid:"));
         if uid.and_then(|ids| ids.split_whitespace().nth(1)) != Some("0") {
             return Some("needs root".to_owned());
+        }
+        if !may_make_namespaces() {
+            return Some("needs namespaces (in a container: --privileged)".to_owned());
         }
         for (tool, flag) in
             [("ip", "-V"), ("tc", "-V"), ("nft", "--version"), ("ethtool", "--version")]

@@ -3,7 +3,7 @@
 //! The network is loopback alone. It is cut by rules of nftables, which drop packets without a word or answer for one end, and
 //! the same counts what is sent from some ports. It needs root; where it cannot be had, that is said by name.
 
-use crate::skipped::skipped;
+use crate::skipped::{may_make_namespaces, skipped};
 use std::process::{Command, Stdio};
 
 /// Set in the process that has its own network.
@@ -30,8 +30,8 @@ pub(crate) fn alone(test: &str) -> Place {
         return Place::Own;
     }
     let nft = Command::new("nft").arg("--version").stdout(Stdio::null()).status();
-    if !rustix::process::geteuid().is_root() || nft.is_err() {
-        skipped(test, "a network of its own needs root and nft");
+    if !may_make_namespaces() || nft.is_err() {
+        skipped(test, "a network of its own needs root, namespaces and nft");
         return Place::Open;
     }
     let mut command = Command::new("setpriv");

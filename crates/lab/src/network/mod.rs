@@ -121,6 +121,9 @@ pub(crate) fn missing() -> Option<String> {
     if !Path::new("/dev/net/tun").exists() {
         return Some("needs /dev/net/tun".to_owned());
     }
+    if shell::run("unshare", &["--net", "--mount", "true"]).is_err() {
+        return Some("needs namespaces (in a container: --privileged)".to_owned());
+    }
     let tool = TOOLS.iter().find(|tool| shell::find(tool).is_none())?;
     Some(format!("needs {tool} (make test-setup installs it)"))
 }
