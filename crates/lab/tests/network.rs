@@ -15,6 +15,9 @@ use std::time::{Duration, Instant};
 /// How long anything may take before a test fails instead of hanging. Not a measure of speed.
 const HANG: Duration = Duration::from_secs(300);
 
+/// How it begins to say that the machine lacks something. What is wrong with a file begins with the file.
+const MISSING: &str = "lab: needs ";
+
 fn lab() -> Command {
     Command::new(env!("CARGO_BIN_EXE_lab"))
 }
@@ -23,7 +26,7 @@ fn lab() -> Command {
 fn checked() -> Result<Vec<Value>, String> {
     let output = lab().args(["emulator", "check", "--quick", "--json"]).output().unwrap();
     let error = String::from_utf8_lossy(&output.stderr).into_owned();
-    if error.contains("needs ") {
+    if error.starts_with(MISSING) {
         return Err(error);
     }
     assert!(output.status.success(), "{error}");
@@ -84,7 +87,7 @@ fn nothing_stays_behind_of_a_lab_that_was_killed() {
         if child.try_wait().unwrap().is_some() {
             let mut why = String::new();
             let _ = BufReader::new(child.stderr.take().unwrap()).read_line(&mut why);
-            assert!(why.contains("needs "), "{why}");
+            assert!(why.starts_with(MISSING), "{why}");
             return skipped("nothing_stays_behind_of_a_lab_that_was_killed", &why);
         }
         assert!(Instant::now() < end);
@@ -147,7 +150,7 @@ fn run(folder: &Path) -> Result<(), String> {
     lab.arg("run").arg(folder.join("small.toml")).arg("--out").arg(folder.join("out"));
     let output = lab.output().unwrap();
     let error = String::from_utf8_lossy(&output.stderr).into_owned();
-    if error.contains("needs ") {
+    if error.starts_with(MISSING) {
         return Err(error);
     }
     assert!(output.status.success(), "{error}");
