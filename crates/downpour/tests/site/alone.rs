@@ -40,8 +40,10 @@ pub(crate) fn alone(test: &str) -> Place {
     command.arg(std::env::current_exe().expect("this test")).args(["--exact", test, "--nocapture"]);
     let output = command.env(ALONE, "1").stdin(Stdio::null()).stderr(Stdio::inherit()).output();
     let output = output.expect("unshare runs");
-    print!("{}", String::from_utf8_lossy(&output.stdout));
+    let said = String::from_utf8_lossy(&output.stdout);
+    print!("{said}");
     assert!(output.status.success(), "{test} failed in a process of its own");
+    assert!(said.contains("running 1 test\n"), "no test is called {test}");
     Place::Done
 }
 
