@@ -33,6 +33,7 @@ fn a_block_that_the_search_only_began_is_given_what_it_lacks() {
         let link = &mut config.edges[0].link;
         *link = LinkConfig::bottleneck(rate, Duration::from_millis(5), link.delay);
         let outcome = World::run(config);
+        assert!(outcome.dropped > 0, "the search lost nothing");
         let repair = outcome.sender.repair_symbols;
         assert!(repair <= outcome.dropped + 16, "{repair} for {}", outcome.dropped);
     }
