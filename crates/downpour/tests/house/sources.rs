@@ -23,7 +23,9 @@ pub(super) fn root() -> PathBuf {
 pub(super) fn all(folders: &[&str]) -> Vec<Source> {
     let mut paths = Vec::new();
     for folder in folders {
+        let before = paths.len();
         collect(&root().join(folder), &mut paths);
+        assert!(paths.len() > before, "{folder} has no sources: was it renamed?");
     }
     paths.sort();
     paths.into_iter().map(|path| read(&path)).collect()
