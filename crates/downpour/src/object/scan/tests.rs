@@ -3,7 +3,7 @@
 use super::{Scan, ScanError, ScanOptions};
 use crate::object::tree::{Kind, Tree};
 use crate::skipped::not_here;
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{Mode, OFlags, Uid};
 use std::ffi::OsStr;
 use std::fs;
 use std::io::{Seek, SeekFrom, Write};
@@ -112,12 +112,27 @@ fn what_cannot_be_read_is_named() {
     let options = ScanOptions { skip_unreadable: true, ..ScanOptions::default() };
     let scan = Scan::new(&[missing, dir.path().join("tree")], &options).unwrap();
     assert_eq!(scan.notices().len(), 1);
-    if rustix::process::geteuid().is_root() {
-        return println!("skipped: unreadable folders: root can read everything");
-    }
-    fs::set_permissions(dir.path().join("tree/sub"), fs::Permissions::from_mode(0o000)).unwrap();
-    let error = Scan::new(&[dir.path().join("tree")], &ScanOptions::default()).unwrap_err();
-    assert!(error.to_string().contains("tree/sub: permission denied"), "{error}");
+}
+
+#[test]
+fn a_folder_that_cannot_be_read_is_named() {
+    let of_user = || {
+        if rustix::process::geteuid().is_root() {
+            // Root reads everything; another user for this thread alone.
+            rustix::thread::set_thread_uid(Uid::from_raw(65_534)).unwrap();
+        }
+        let dir = folder();
+        let set = |mode| {
+            let closed = fs::Permissions::from_mode(mode);
+            fs::set_permissions(dir.path().join("tree/sub"), closed).unwrap();
+        };
+        set(0o000);
+        let scanned = Scan::new(&[dir.path().join("tree")], &ScanOptions::default());
+        set(0o700);
+        scanned.unwrap_err().to_string()
+    };
+    let error = std::thread::spawn(of_user).join().unwrap();
+    assert!(error.contains("tree/sub: permission denied"), "{error}");
 }
 
 #[test]
