@@ -17,7 +17,7 @@ FUZZ_SECONDS ?= 60
 # Commands that tests call and the Debian packages that hold them.
 TEST_PACKAGES := strace:strace nft:nftables ethtool:ethtool ip:iproute2 tc:iproute2 chrt:util-linux setsid:util-linux setpriv:util-linux \
   initdb:postgresql mariadbd:mariadb-server-core my_print_defaults:mariadb-client-core \
-  psql:postgresql-client mariadb:mariadb-client-core sqlite3:sqlite3 unshare:util-linux mount:mount
+  psql:postgresql-client mariadb:mariadb-client-core sqlite3:sqlite3 unshare:util-linux mount:mount curl:curl
 
 # Test programs of all crates, by name.
 TESTS := $(sort $(basename $(notdir $(wildcard crates/*/tests/*.rs))) $(notdir $(patsubst %/main.rs,%,$(wildcard crates/*/tests/*/main.rs))))

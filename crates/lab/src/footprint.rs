@@ -9,6 +9,7 @@
 //!    program is called.
 
 use crate::{at, shell};
+use rustix::process::{Pid, Signal, kill_process};
 use std::fs::{self, File};
 use std::io::{self, BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
@@ -146,8 +147,8 @@ fn remove(name: &str) {
     let ours = |namespace: &String| owner(namespace).as_deref() == Some(name);
     for namespace in namespaces().into_iter().filter(ours) {
         let pids = shell::run("ip", &["netns", "pids", &namespace]).unwrap_or_default();
-        for pid in pids.split_whitespace() {
-            let _ = shell::run("kill", &["-9", pid]);
+        for pid in pids.split_whitespace().filter_map(|pid| Pid::from_raw(pid.parse().ok()?)) {
+            let _ = kill_process(pid, Signal::KILL);
         }
         let _ = shell::run("ip", &["netns", "del", &namespace]);
     }

@@ -5,6 +5,7 @@
 #[path = "../../skipped.rs"]
 mod skipped;
 
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use skipped::skipped;
 use std::io::{BufRead as _, BufReader};
@@ -101,7 +102,8 @@ fn nothing_stays_behind_of_a_lab_that_was_killed() {
         std::fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|comm| comm == "lab\n")
     };
     let guard = children.split_whitespace().find(is_lab).unwrap();
-    assert!(Command::new("kill").arg(guard).status().unwrap().success());
+    let guard = Pid::from_raw(guard.parse().unwrap()).unwrap();
+    kill_process(guard, Signal::TERM).unwrap();
     child.kill().unwrap();
     child.wait().unwrap();
     while traces() {

@@ -5,6 +5,7 @@
 
 use crate::network::Host;
 use downpour::report::Report;
+use rustix::process::{Pid, Signal, kill_process};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -146,14 +147,16 @@ impl Running {
 
     /// As Ctrl-C.
     pub(crate) fn interrupt(&self) {
-        let pid = self.child.id().to_string();
-        assert!(Command::new("kill").args(["-INT", &pid]).status().unwrap().success());
+        self.signal(Signal::INT);
     }
 
     /// As `kill`, `timeout` and a system that goes down.
     pub(crate) fn terminate(&self) {
-        let pid = self.child.id().to_string();
-        assert!(Command::new("kill").args(["-TERM", &pid]).status().unwrap().success());
+        self.signal(Signal::TERM);
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.child), signal).expect("our child");
     }
 
     /// Whether Ctrl-C is something that it sees to itself.

@@ -1,6 +1,6 @@
 //! A file that several sites have: from where it comes, when that is left, and what comes of lies.
 
-use crate::harness::{HANG, SiteProcess, until};
+use crate::harness::{HANG, SiteProcess, signal, until};
 use crate::links::{ends, seen};
 use downpour::dispatch::{FetchReport, Transfers, WhyList};
 use downpour_catalog::{
@@ -12,7 +12,7 @@ use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -460,14 +460,14 @@ fn is_told_by_the_next_daemon(d: &mut SiteProcess, name: &str) {
     let mut said = BufReader::new(waits.0.stdout.take().expect("piped"));
     let mut line = String::new();
     said.read_line(&mut line).expect("a line");
-    waits.signal("STOP");
+    signal(waits.0.id(), "STOP");
     let id = line.split_whitespace().nth(1).expect("a number");
     until("it is here", || {
         d.get(&format!("/v1/fetches/{id}")).ok().filter(|now: &FetchReport| now.done)
     });
     d.kill();
     d.start();
-    waits.signal("CONT");
+    signal(waits.0.id(), "CONT");
     let mut rest = String::new();
     said.read_to_string(&mut rest).expect("text");
     assert!(waits.0.wait().expect("our child").success(), "{rest}\n{}", d.log());
@@ -477,14 +477,6 @@ fn is_told_by_the_next_daemon(d: &mut SiteProcess, name: &str) {
 
 /// A command that ends with the test.
 struct Ends(Child);
-
-impl Ends {
-    fn signal(&self, name: &str) {
-        let sent =
-            Command::new("kill").args([&format!("-{name}"), &self.0.id().to_string()]).status();
-        assert!(sent.expect("kill runs").success());
-    }
-}
 
 impl Drop for Ends {
     fn drop(&mut self) {

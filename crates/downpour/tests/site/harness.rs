@@ -35,6 +35,12 @@ pub(crate) fn until<T>(what: &str, mut seen: impl FnMut() -> Option<T>) -> T {
     }
 }
 
+/// Sends a process a signal, by the shell's own `kill`: the program of that name is not everywhere.
+pub(crate) fn signal(pid: u32, name: &str) {
+    let sent = Command::new("sh").args(["-c", &format!("kill -{name} {pid}")]).status();
+    assert!(sent.expect("a shell").success());
+}
+
 /// A site in a folder of its own.
 pub(crate) struct SiteProcess {
     pub(crate) card: Card,
@@ -201,9 +207,7 @@ impl SiteProcess {
 
     /// Sends it a signal, such as HUP.
     pub(crate) fn signal(&self, name: &str) {
-        let pid = self.pid().to_string();
-        let sent = Command::new("kill").args([&format!("-{name}"), &pid]).status();
-        assert!(sent.expect("kill runs").success());
+        signal(self.pid(), name);
     }
 
     /// Waits for its end; its exit status.
