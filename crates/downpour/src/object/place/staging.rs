@@ -137,6 +137,16 @@ impl Staging {
         Ok(())
     }
 
+    /// Bytes that removing those would free.
+    pub(crate) fn removable(&self, keep: impl Fn(&[u8]) -> bool) -> Result<u64, Errno> {
+        let mut bytes = 0;
+        for name in self.names()?.iter().filter(|name| !keep(name)) {
+            let stat = rustix::fs::statat(&self.parts, name, AtFlags::SYMLINK_NOFOLLOW)?;
+            bytes += stat.st_blocks as u64 * 512;
+        }
+        Ok(bytes)
+    }
+
     /// Bytes that this user can still write to the target's file system.
     pub(crate) fn available(&self) -> Result<u64, Errno> {
         let fs = rustix::fs::fstatvfs(&**self.claim.out())?;

@@ -35,13 +35,17 @@ impl FolderTarget {
             |error: Errno| StoreFailure::Target(format!("free space: {}", explain(error)));
         let mut free = self.staging.available().map_err(available)?;
         if needed > free {
-            // Partial files of other sessions go before this one fails, and those of its own in which nothing has arrived:
-            // they hold room that is asked for again.
+            // Partial files of other sessions go before this one fails, if that is of use, and those of its own in which
+            // nothing has arrived: they hold room that is asked for again.
             let kept = |id: &EntryId| self.resumable(ready, *id).is_some();
             let ours: HashSet<Vec<u8>> =
                 ready.tree.ids().filter(kept).map(|id| ready.part_name(id)).collect();
-            self.staging.remove_parts(|name| ours.contains(name)).map_err(available)?;
-            free = self.staging.available().map_err(available)?;
+            let keep = |name: &[u8]| ours.contains(name);
+            let removable = self.staging.removable(keep).map_err(available)?;
+            if needed <= free.saturating_add(removable) {
+                self.staging.remove_parts(keep).map_err(available)?;
+                free = self.staging.available().map_err(available)?;
+            }
         }
         let full = |doing| {
             let (needed, available) = (Some(needed), Some(free));

@@ -196,6 +196,20 @@ fn what_cannot_be_taken_back_after_a_sync_failed_is_told() {
 }
 
 #[test]
+fn partial_files_of_others_stay_where_their_room_would_not_do() {
+    let dir = tempfile::tempdir().unwrap();
+    let (a, b) = (dir.path().join("a"), dir.path().join("b"));
+    fs::write(&a, b"content").unwrap();
+    let target = FolderTarget::open(FolderOptions::new(&b)).unwrap();
+    target.start(&scan(&a)).unwrap();
+    let others = b.join(".downpour/parts/others");
+    fs::write(&others, b"what has arrived").unwrap();
+    let reserved = target.reserve(target.ready.get().unwrap(), 1 << 62);
+    assert!(matches!(reserved, Err(StoreFailure::DiskFull { .. })), "{reserved:?}");
+    assert!(others.exists());
+}
+
+#[test]
 fn what_was_put_on_another_file_system_is_told_from_what_was_there() {
     for lane in [None, Some("lane")] {
         let dir = tempfile::tempdir().unwrap();
