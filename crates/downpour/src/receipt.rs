@@ -484,8 +484,17 @@ pub(crate) mod tests {
     impl Mounted {
         /// `None` where none may be mounted.
         pub(crate) fn tmpfs(at: &Path) -> Option<Self> {
-            let mount = ["-t", "tmpfs", "-o", "size=1m", "downpour-test"];
-            let mounted = Command::new("mount").args(mount).arg(at).status();
+            let what = ["-t", "tmpfs", "-o", "size=1m", "downpour-test"];
+            Self::mount(Command::new("mount").args(what), at)
+        }
+
+        /// A second name for a folder.
+        pub(crate) fn bind(folder: &Path, at: &Path) -> Option<Self> {
+            Self::mount(Command::new("mount").arg("--bind").arg(folder), at)
+        }
+
+        fn mount(mount: &mut Command, at: &Path) -> Option<Self> {
+            let mounted = mount.arg(at).status();
             mounted.is_ok_and(|status| status.success()).then(|| Self(at.to_owned()))
         }
     }

@@ -107,7 +107,7 @@ impl Placer {
             && rustix::fs::readlinkat(&*parent, entry.name, Vec::new())
                 .is_ok_and(|now| now.as_bytes() == text);
         if !same {
-            self.may_replace(existing).map_err(PlaceError::Object)?;
+            self.may_replace_now(id, existing).map_err(PlaceError::Object)?;
             if existing == Existing::Nothing {
                 rustix::fs::symlinkat(text, &*parent, entry.name).map_err(fail)?;
             } else {
@@ -146,7 +146,7 @@ impl Placer {
             if (now.st_dev, now.st_ino) == (target_stat.st_dev, target_stat.st_ino) {
                 return Ok(());
             }
-            if let Err(why) = self.may_replace(existing) {
+            if let Err(why) = self.may_replace_now(id, existing) {
                 let size = target_stat.st_size as u64;
                 let copy = (existing == Existing::File(size)).then(|| self.copy_at(id, to, size));
                 let Some(copy) = copy.flatten() else { return Err(PlaceError::Object(why)) };
@@ -263,6 +263,7 @@ mod tests {
                 },
                 overwrite: false,
                 folders,
+                found: Vec::new(),
                 unsynced: Mutex::default(),
             };
             tree.ids().for_each(|id| placer.make_folder(id).unwrap());

@@ -24,6 +24,13 @@ pub(crate) fn differs() -> Why {
     Why::new(Obstacle::Taken, DIFFERS)
 }
 
+/// Something is there now that was not at the start: another name of the tree, or somebody else's.
+fn has_come() -> Why {
+    let text = "something else has come to its place since the start: start again; where this \
+                file system does not tell its name from another one's, rename one at the sender";
+    Why::new(Obstacle::Taken, text)
+}
+
 /// What is at an entry's place already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Existing {
@@ -65,6 +72,9 @@ pub(crate) struct Placer {
     pub(crate) overwrite: bool,
     /// Folders get metadata.
     pub(crate) folders: bool,
+    /// What was at each entry's place when the session started. What has come there since is never replaced: it may be
+    /// another entry, whose name the file system does not tell from this one's.
+    pub(crate) found: Vec<Existing>,
     /// The files that got their names here and wait for the sync, or did: device and inode.
     pub(crate) unsynced: Mutex<HashMap<EntryId, (u64, u64)>>,
 }
@@ -112,7 +122,8 @@ impl Placer {
         open_in(&*parent, name, FOLDER_FLAGS, Mode::empty()).map(drop).map_err(fail)
     }
 
-    fn stat(&self, id: EntryId) -> Result<Stat, Errno> {
+    /// The same as [`Self::existing`], in full.
+    pub(crate) fn stat(&self, id: EntryId) -> Result<Stat, Errno> {
         let name = self.beneath.tree().entry(id).name;
         let parent = self.beneath.parent(id)?;
         rustix::fs::statat(&*parent, name, AtFlags::SYMLINK_NOFOLLOW)
@@ -174,7 +185,7 @@ impl Placer {
                 self.staging.remove_part(part_name);
                 self.adopt(id)
             }
-            Err(Errno::EXIST) => Err(PlaceError::Object(differs())),
+            Err(Errno::EXIST) => Err(PlaceError::Object(has_come())),
             Err(Errno::XDEV) => {
                 let (notices, copy) = self.copy_across(id, id, part, &parent, replaces)?;
                 lock(&self.unsynced).insert(id, (copy.st_dev, copy.st_ino));
@@ -245,7 +256,7 @@ impl Placer {
             Ok((self.meta.apply(copy.as_fd(), &like), rustix::fs::fstat(copy)?))
         })
         .map_err(|error| match error {
-            Errno::EXIST => PlaceError::Object(differs()),
+            Errno::EXIST => PlaceError::Object(has_come()),
             error => PlaceError::of(error, &self.doing("placing", id)),
         })
     }
@@ -253,6 +264,14 @@ impl Placer {
     /// Whether what is at the place of an entry may be replaced, and a reason if not.
     pub(crate) fn may_replace(&self, existing: Existing) -> Result<(), Why> {
         existing.may_be_replaced(self.overwrite)
+    }
+
+    /// The same of what is there `now`.
+    pub(super) fn may_replace_now(&self, id: EntryId, now: Existing) -> Result<(), Why> {
+        match self.found[id.0 as usize] {
+            Existing::Nothing if now != Existing::Nothing => Err(has_come()),
+            _ => self.may_replace(now),
+        }
     }
 
     /// Puts a name in place that was made in the staging folder (a link).

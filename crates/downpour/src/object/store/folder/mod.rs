@@ -88,8 +88,6 @@ pub(super) struct FolderTarget {
 struct Ready {
     tree: Arc<Tree>,
     placer: Placer,
-    /// What was at each entry's place when the session started.
-    existing: Vec<Existing>,
     /// Files are placed at the end, all at once.
     at_end: bool,
     files: Mutex<Files>,
@@ -140,7 +138,7 @@ impl Ready {
     }
 
     fn existing(&self, id: EntryId) -> Existing {
-        self.existing[id.0 as usize]
+        self.placer.found[id.0 as usize]
     }
 
     /// The ranges of a file of `len` bytes that hold no data.
@@ -209,7 +207,49 @@ impl FolderTarget {
             },
             overwrite,
             folders,
+            found: Vec::with_capacity(tree.len() as usize),
             unsynced: Mutex::default(),
+        }
+    }
+
+    /// What is at an entry's place, if the entry can have that place; a folder has it then. `seen` are the files that were
+    /// found before.
+    fn look(
+        &self,
+        ready: &Ready,
+        id: EntryId,
+        seen: &mut HashMap<(u64, u64), EntryId>,
+    ) -> Result<Existing, PlaceError> {
+        let (tree, placer) = (&ready.tree, &ready.placer);
+        let kind = tree.entry(id).kind;
+        if kind == Kind::Folder {
+            return placer.make_folder(id).map(|()| Existing::Nothing);
+        }
+        let stat = match placer.stat(id) {
+            Ok(stat) => stat,
+            Err(Errno::NOENT) => return Ok(Existing::Nothing),
+            Err(error) => return Err(PlaceError::of(error, "looking at its place")),
+        };
+        let found = Existing::of(&stat);
+        // One file with two names of the tree, as where case is not told apart: one would replace the other. Hard links are
+        // two places.
+        if self.options.overwrite && stat.st_nlink == 1 {
+            let first = *seen.entry((stat.st_dev, stat.st_ino)).or_insert(id);
+            if first != id {
+                let first = tree.path_text(first);
+                let text = format!(
+                    "this file system does not tell its name from that of {first}: rename one of \
+                     them at the sender"
+                );
+                return Err(PlaceError::Object(Why::new(Obstacle::Taken, text)));
+            }
+        }
+        match kind {
+            // Such are looked at once more when all files are there.
+            Kind::Symlink { .. } | Kind::HardLink { .. } => Ok(found),
+            // A file of the same size may be the same file.
+            _ if tree.file_size(id).is_some_and(|size| found == Existing::File(size)) => Ok(found),
+            _ => placer.may_replace(found).map(|()| found).map_err(PlaceError::Object),
         }
     }
 
@@ -312,37 +352,26 @@ impl Target for FolderTarget {
         let mut ready = Ready {
             tree: tree.clone(),
             placer: self.placer(tree),
-            existing: Vec::with_capacity(tree.len() as usize),
             at_end: self.options.lane.is_some(),
             files: Mutex::new(Files::default()),
         };
         let mut started = Started::default();
-        let mut bad = vec![false; tree.len() as usize];
+        let (mut bad, mut seen) = (vec![false; tree.len() as usize], HashMap::new());
         for id in tree.ids() {
             let entry = tree.entry(id);
-            let mut existing = Existing::Nothing;
-            let outcome = match entry.kind {
-                _ if entry.parent.is_some_and(|parent| bad[parent.0 as usize]) => {
+            let outcome = match entry.parent.is_some_and(|parent| bad[parent.0 as usize]) {
+                true => {
                     let text = "its folder cannot be used";
                     Err(PlaceError::Object(Why::new(Obstacle::Failed, text)))
                 }
-                Kind::Folder => ready.placer.make_folder(id),
-                Kind::Symlink { .. } | Kind::HardLink { .. } => Ok(()),
-                Kind::File { .. } | Kind::Stream => match ready.placer.existing(id) {
-                    Err(error) => Err(PlaceError::of(error, "looking at its place")),
-                    Ok(found) => {
-                        existing = found;
-                        // A file of the same size may be the same file.
-                        let same_size = matches!((found, tree.file_size(id)),
-                            (Existing::File(a), Some(b)) if a == b);
-                        let allowed = ready.placer.may_replace(found);
-                        if same_size { Ok(()) } else { allowed.map_err(PlaceError::Object) }
-                    }
-                },
+                false => self.look(&ready, id, &mut seen),
             };
-            ready.existing.push(existing);
-            match outcome {
-                Ok(()) => {}
+            ready.placer.found.push(*outcome.as_ref().unwrap_or(&Existing::Nothing));
+            let existing = match outcome {
+                Ok(_) if matches!(entry.kind, Kind::Symlink { .. } | Kind::HardLink { .. }) => {
+                    continue;
+                }
+                Ok(existing) => existing,
                 Err(PlaceError::Object(reason)) => {
                     bad[id.0 as usize] = true;
                     started.failed.push((id.0, reason));
@@ -352,7 +381,7 @@ impl Target for FolderTarget {
                     Fault::Fatal(failure) => return Err(failure),
                     _ => continue,
                 },
-            }
+            };
             if matches!(existing, Existing::File(size) if Some(size) == tree.file_size(id)) {
                 started.candidates = true;
                 continue;

@@ -195,6 +195,74 @@ fn what_cannot_be_taken_back_after_a_sync_failed_is_told() {
     }
 }
 
+fn id_of(tree: &Tree, path: &str) -> EntryId {
+    tree.ids().find(|id| tree.path(*id) == path.as_bytes()).unwrap()
+}
+
+/// As where the file system does not tell case apart.
+#[test]
+fn two_names_of_one_file_do_not_replace_each_other() {
+    let dir = tempfile::tempdir().unwrap();
+    let (a, b) = (dir.path().join("a"), dir.path().join("b"));
+    for folder in [&a, &b.join("a")] {
+        fs::create_dir_all(folder.join("one")).unwrap();
+        fs::create_dir(folder.join("two")).unwrap();
+    }
+    let Some(_mounted) = Mounted::bind(&b.join("a/one"), &b.join("a/two")) else {
+        let name = "two_names_of_one_file_do_not_replace_each_other";
+        return println!("skipped: {name}: cannot mount (not root)");
+    };
+    for name in ["one", "two"] {
+        fs::write(a.join(name).join("x"), name).unwrap();
+        std::os::unix::fs::symlink(name, a.join(name).join("y")).unwrap();
+    }
+    let tree = scan(&a);
+    let failed = |overwrite| {
+        let options = FolderOptions { overwrite, ..FolderOptions::new(&b) };
+        let failed = FolderTarget::open(options).unwrap().start(&tree).unwrap().failed;
+        failed.into_iter().map(|(id, why)| (EntryId(id), why.text)).collect::<Vec<_>>()
+    };
+    assert_eq!(failed(true), [], "nothing is there");
+    fs::write(b.join("a/one/x"), "one").unwrap();
+    fs::write(b.join("a/one/y"), "in the way").unwrap();
+    let told = failed(true);
+    let ids: Vec<_> = told.iter().map(|(id, _)| *id).collect();
+    assert_eq!(ids, ["a/two/x", "a/two/y"].map(|path| id_of(&tree, path)));
+    assert!(told[0].1.contains("its name from that of a/one/x: rename"), "{told:?}");
+    assert_eq!(failed(false), [], "nothing is replaced");
+    for name in ["x", "y"] {
+        fs::hard_link(b.join("a/one").join(name), b.join("a/one").join(name.repeat(2))).unwrap();
+    }
+    assert_eq!(failed(true), [], "hard links are files of their own");
+}
+
+#[test]
+fn what_has_come_to_the_place_of_a_link_since_the_start_is_not_replaced() {
+    let dir = tempfile::tempdir().unwrap();
+    let (a, b) = (dir.path().join("a"), dir.path().join("b"));
+    fs::create_dir(&a).unwrap();
+    fs::write(a.join("file"), b"content").unwrap();
+    fs::hard_link(a.join("file"), a.join("hard")).unwrap();
+    std::os::unix::fs::symlink("file", a.join("sym")).unwrap();
+    let tree = scan(&a);
+    let options = FolderOptions { overwrite: true, ..FolderOptions::new(&b) };
+    let target = FolderTarget::open(options).unwrap();
+    target.start(&tree).unwrap();
+    let file = id_of(&tree, "a/file");
+    for (known, data) in groups(&tree, file, b"content") {
+        target.write(&known, data).unwrap();
+    }
+    target.complete(file, 7).unwrap();
+    ["hard", "sym"].iter().for_each(|name| fs::write(b.join("a").join(name), b"other").unwrap());
+    let failed = target.finish(&|_| false).unwrap().failed;
+    let ids: Vec<_> = failed.iter().map(|(id, _)| EntryId(*id)).collect();
+    assert_eq!(ids, ["a/hard", "a/sym"].map(|path| id_of(&tree, path)));
+    assert!(failed.iter().all(|(_, why)| why.text.contains("since the start")), "{failed:?}");
+    for (name, content) in [("file", "content"), ("hard", "other"), ("sym", "other")] {
+        assert_eq!(fs::read_to_string(b.join("a").join(name)).unwrap(), content);
+    }
+}
+
 #[test]
 fn partial_files_of_others_stay_where_their_room_would_not_do() {
     let dir = tempfile::tempdir().unwrap();
