@@ -7,7 +7,6 @@ use crate::object::store::target::{Fault, GroupData, Held, KnownGroup};
 use crate::object::tree::{EntryId, Tree};
 use rustix::fs::SeekFrom;
 use rustix::io::Errno;
-use std::ops::Range;
 use std::os::fd::OwnedFd;
 
 impl FolderTarget {
@@ -91,7 +90,7 @@ impl FolderTarget {
         let state = match resumable {
             Some(allocated) if !same_size || self.options.overwrite => {
                 self.staging.release(ready.data_len(id).saturating_sub(allocated));
-                State::Part
+                State::Part { is_new: false }
             }
             _ if same_size && !ready.tree.is_stream() => State::InPlace(Vec::new()),
             _ => return,
@@ -102,7 +101,7 @@ impl FolderTarget {
     /// Whether an earlier attempt has written a group, as the journal or the partial file itself tells.
     fn is_journaled(&self, ready: &Ready, known: &KnownGroup, data: &mut Vec<u8>) -> bool {
         let id = known.entry();
-        let is_part = matches!(lock(&ready.files).states.get(&id.0), Some(State::Part));
+        let is_part = matches!(lock(&ready.files).states.get(&id.0), Some(State::Part { .. }));
         if !is_part || !ready.is_journaled(id) {
             return false;
         }
@@ -118,7 +117,7 @@ impl FolderTarget {
             Some((digest, false)) if digest == known.digest => {
                 let genuine = self
                     .part(ready, id)
-                    .is_ok_and(|part| read_group(&ready.tree, known, &part, data));
+                    .is_ok_and(|part| read_group(&ready.tree, known, &part.file, data));
                 let journal = || {
                     let (key, index) = (ready.key(id), known.group.index);
                     lock(&self.journal).verified(key, index, digest)
@@ -150,14 +149,6 @@ pub(super) fn read_group(
     read_data(tree, known, fd, data)
         && known.verify(tree, GroupData::whole(data))
         && known.holes(tree).all(|hole| is_zero(fd, hole.start, hole.end))
-}
-
-/// Those of `holes` that hold something else than zeros.
-pub(super) fn full(
-    fd: &OwnedFd,
-    holes: impl Iterator<Item = Range<u64>>,
-) -> impl Iterator<Item = Range<u64>> {
-    holes.filter(|hole| !is_zero(fd, hole.start, hole.end))
 }
 
 /// Whether a range of a file holds nothing but zeros. Its holes are not read.

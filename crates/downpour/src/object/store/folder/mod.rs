@@ -26,7 +26,8 @@ use crate::object::place::{
 use crate::object::scan::explain;
 use crate::object::tree::{EntryId, Kind, Tree};
 use crate::object::xattr::is_privileged;
-use held::{full, is_zero, read_data};
+use held::{is_zero, read_data};
+use part::Part;
 use rustix::io::Errno;
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
@@ -97,7 +98,7 @@ struct Ready {
 struct Files {
     states: HashMap<u32, State>,
     /// Open parts; emptied when full, and opened again by name.
-    open: HashMap<u32, Arc<OwnedFd>>,
+    open: HashMap<u32, Arc<Part>>,
     /// Parts that are complete and wait for the end.
     whole: HashSet<EntryId>,
 }
@@ -105,7 +106,8 @@ struct Files {
 enum State {
     /// The groups that were identical so far.
     InPlace(Vec<KnownGroup>),
-    Part,
+    /// See [`Part`].
+    Part { is_new: bool },
     /// Another thread may still be at it: it makes nothing of it any more.
     GivenUp,
 }
@@ -280,7 +282,7 @@ impl FolderTarget {
     fn place(&self, ready: &Ready, id: EntryId) -> Result<Vec<String>, Fault> {
         let part = self.part(ready, id)?;
         let replaces = ready.existing(id) != Existing::Nothing;
-        let notices = ready.placer.put(id, &part, &ready.part_name(id), replaces)?;
+        let notices = ready.placer.put(id, &part.file, &ready.part_name(id), replaces)?;
         let mut files = lock(&ready.files);
         files.states.remove(&id.0);
         files.open.remove(&id.0);
@@ -295,17 +297,11 @@ impl FolderTarget {
 
     /// An earlier attempt may have had data where this file has holes: they become zeros, and
     /// what it recorded of them void.
-    fn clear_holes(
-        &self,
-        ready: &Ready,
-        id: EntryId,
-        part: &OwnedFd,
-        len: u64,
-    ) -> Result<(), Errno> {
-        full(part, ready.holes(id, len)).try_for_each(|hole| {
+    fn clear_holes(&self, ready: &Ready, id: EntryId, part: &Part, len: u64) -> Result<(), Errno> {
+        part.full(ready.holes(id, len)).try_for_each(|hole| {
             let groups = hole.start / GROUP_LEN..hole.end.div_ceil(GROUP_LEN);
             lock(&self.journal).void(ready.key(id), groups)?;
-            zero_range(part, hole.start, hole.end)
+            zero_range(&part.file, hole.start, hole.end)
         })
     }
 }
@@ -425,7 +421,7 @@ impl Target for FolderTarget {
         for piece in ready.tree.layout().pieces(start..start + data.len() as u64) {
             let from = (piece.data.start - start) as usize;
             let bytes = &data[from..from + piece.len() as usize];
-            write_all_at(&part, bytes, piece.start)
+            write_all_at(&part.file, bytes, piece.start)
                 .map_err(|error| ready.failure(error, known.entry()))?;
         }
         Ok(true)
@@ -436,13 +432,12 @@ impl Target for FolderTarget {
             return false;
         };
         let id = known.entry();
-        let is_part = matches!(lock(&ready.files).states.get(&id.0), Some(State::Part));
-        let fd = if is_part {
-            self.part(ready, id).ok()
-        } else {
-            ready.placer.open_existing(id).ok().map(Arc::new)
-        };
-        fd.is_some_and(|fd| read_data(&ready.tree, known, &fd, data))
+        let is_part = matches!(lock(&ready.files).states.get(&id.0), Some(State::Part { .. }));
+        let mut read = |fd: &OwnedFd| read_data(&ready.tree, known, fd, data);
+        match is_part {
+            true => self.part(ready, id).is_ok_and(|part| read(&part.file)),
+            false => ready.placer.open_existing(id).is_ok_and(|fd| read(&fd)),
+        }
     }
 
     fn complete(&self, id: EntryId, len: u64) -> Result<Vec<String>, Fault> {
@@ -459,7 +454,7 @@ impl Target for FolderTarget {
         }
         let part = self.part(ready, id)?;
         if ready.tree.is_stream() {
-            rustix::fs::ftruncate(&*part, len).map_err(|error| ready.failure(error, id))?;
+            rustix::fs::ftruncate(&part.file, len).map_err(|error| ready.failure(error, id))?;
         }
         let cleared = self.clear_holes(ready, id, &part, len);
         cleared.map_err(|error| ready.failure(error, id))?;
@@ -481,7 +476,7 @@ impl Target for FolderTarget {
             files.open.remove(&id.0);
             files.states.insert(id.0, State::GivenUp)
         };
-        if matches!(state, Some(State::Part)) {
+        if matches!(state, Some(State::Part { .. })) {
             self.staging.remove_part(&ready.part_name(id));
         }
     }

@@ -1,6 +1,6 @@
 //! Partial files: room for them, making and resuming them, writing to them.
 
-use super::held::{full, read_group};
+use super::held::{is_zero, read_group};
 use super::{DISK_BLOCK, FolderTarget, Ready, State, lock};
 use crate::object::limits::OPEN_FILES_MAX;
 use crate::object::place::{Obstacle, PlaceError, Why, write_all_at, zero_range};
@@ -10,12 +10,31 @@ use crate::object::store::target::{Fault, GroupData, KnownGroup};
 use crate::object::tree::EntryId;
 use rustix::io::Errno;
 use std::collections::HashSet;
+use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 /// Files in more pieces than this are not allocated beforehand.
 const ALLOCATED_EXTENTS_MAX: usize = 64;
+
+/// A partial file, open.
+pub(super) struct Part {
+    pub(super) file: OwnedFd,
+    /// It was made in this session: there is nothing in its holes. Where a file system cannot tell holes from data, reading
+    /// them could last for ever.
+    is_new: bool,
+}
+
+impl Part {
+    /// Those of `holes` that hold something else than zeros.
+    pub(super) fn full(
+        &self,
+        holes: impl Iterator<Item = Range<u64>>,
+    ) -> impl Iterator<Item = Range<u64>> {
+        holes.filter(move |hole| !self.is_new && !is_zero(&self.file, hole.start, hole.end))
+    }
+}
 
 impl FolderTarget {
     /// Bytes of a partial file that an earlier attempt has allocated.
@@ -66,62 +85,65 @@ impl FolderTarget {
     }
 
     /// The open partial file of an entry, made if need be; never of one that was given up.
-    pub(super) fn part(&self, ready: &Ready, id: EntryId) -> Result<Arc<OwnedFd>, Fault> {
+    pub(super) fn part(&self, ready: &Ready, id: EntryId) -> Result<Arc<Part>, Fault> {
         let mut files = lock(&ready.files);
-        if let Some(fd) = files.open.get(&id.0) {
-            return Ok(fd.clone());
+        if let Some(part) = files.open.get(&id.0) {
+            return Ok(part.clone());
         }
         let fail = |error| ready.failure(error, id);
-        let fd = match files.states.get(&id.0) {
-            Some(State::Part) => self.staging.open_part(&ready.part_name(id)).map_err(fail)?,
+        let part = match files.states.get(&id.0) {
+            Some(State::Part { is_new }) => {
+                let file = self.staging.open_part(&ready.part_name(id)).map_err(fail)?;
+                Part { file, is_new: *is_new }
+            }
             Some(State::InPlace(groups)) => {
-                let fd = self.create(ready, id)?;
-                self.copy_identical(ready, id, groups, &fd)?;
-                fd
+                let part = self.create(ready, id)?;
+                self.copy_identical(ready, id, groups, &part)?;
+                part
             }
             Some(State::GivenUp) => {
                 return Err(Fault::Object(Why::new(Obstacle::Failed, "it was given up")));
             }
             None => self.create(ready, id)?,
         };
-        files.states.insert(id.0, State::Part);
-        let fd = Arc::new(fd);
+        files.states.insert(id.0, State::Part { is_new: part.is_new });
+        let part = Arc::new(part);
         if files.open.len() >= OPEN_FILES_MAX {
             files.open.clear();
         }
-        files.open.insert(id.0, fd.clone());
-        Ok(fd)
+        files.open.insert(id.0, part.clone());
+        Ok(part)
     }
 
-    pub(super) fn create(&self, ready: &Ready, id: EntryId) -> Result<OwnedFd, Fault> {
+    fn create(&self, ready: &Ready, id: EntryId) -> Result<Part, Fault> {
         let fail = |error| ready.failure(error, id);
         self.staging.release(ready.data_len(id).next_multiple_of(DISK_BLOCK));
         if ready.is_journaled(id) {
             lock(&self.journal).begin(ready.key(id)).map_err(fail)?;
         }
-        let fd = self.staging.create_part(&ready.part_name(id)).map_err(fail)?;
+        let file = self.staging.create_part(&ready.part_name(id)).map_err(fail)?;
         if let Some(size) = ready.tree.file_size(id) {
             let extents = &ready.tree.layout().extents()[ready.tree.extents(id)];
             if !ready.is_single(id) && extents.len() <= ALLOCATED_EXTENTS_MAX {
                 for extent in extents {
-                    self.staging.allocate(&fd, extent.start, extent.len).map_err(fail)?;
+                    self.staging.allocate(&file, extent.start, extent.len).map_err(fail)?;
                 }
             }
             let end = extents.last().map_or(0, |last| last.start + last.len);
             if !ready.is_single(id) || end < size {
-                rustix::fs::ftruncate(&fd, size).map_err(fail)?;
+                rustix::fs::ftruncate(&file, size).map_err(fail)?;
             }
         }
-        Ok(fd)
+        Ok(Part { file, is_new: true })
     }
 
     /// Copies groups that were identical in a file which then proved to differ.
-    pub(super) fn copy_identical(
+    fn copy_identical(
         &self,
         ready: &Ready,
         id: EntryId,
         groups: &[KnownGroup],
-        part: &OwnedFd,
+        part: &Part,
     ) -> Result<(), Fault> {
         let existing = ready.placer.open_existing(id).map_err(|error| ready.failure(error, id))?;
         let mut data = Vec::new();
@@ -140,17 +162,17 @@ impl FolderTarget {
         ready: &Ready,
         known: &KnownGroup,
         data: GroupData<'_>,
-        part: &OwnedFd,
+        part: &Part,
     ) -> Result<(), Fault> {
         let id = known.entry();
         let fail = |error| ready.failure(error, id);
         self.replace(ready, known)?;
         for (at, bytes) in known.parts(&ready.tree, data) {
-            write_all_at(part, bytes, at).map_err(fail)?;
+            write_all_at(&part.file, bytes, at).map_err(fail)?;
         }
         if ready.is_journaled(id) {
-            for hole in full(part, known.holes(&ready.tree)) {
-                zero_range(part, hole.start, hole.end).map_err(fail)?;
+            for hole in part.full(known.holes(&ready.tree)) {
+                zero_range(&part.file, hole.start, hole.end).map_err(fail)?;
             }
             let (key, index) = (ready.key(id), known.group.index);
             lock(&self.journal).verified(key, index, known.digest).map_err(fail)?;

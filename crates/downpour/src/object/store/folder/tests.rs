@@ -13,7 +13,7 @@ use rustix::fs::{MemfdFlags, Mode, OFlags, SealFlags, Uid};
 use std::ffi::OsStr;
 use std::fs::{self, Permissions};
 use std::os::unix::ffi::OsStrExt as _;
-use std::os::unix::fs::{PermissionsExt as _, chown};
+use std::os::unix::fs::{FileExt as _, PermissionsExt as _, chown};
 use std::path::Path;
 use std::sync::Arc;
 use std::thread;
@@ -28,7 +28,17 @@ fn groups<'a>(
     id: EntryId,
     content: &'a [u8],
 ) -> impl Iterator<Item = (KnownGroup, GroupData<'a>)> {
-    let (len, layout) = (content.len() as u64, tree.layout());
+    groups_of(tree, id, content, content.len() as u64)
+}
+
+/// The same of one with holes: what it has beside them, and its size.
+fn groups_of<'a>(
+    tree: &'a Tree,
+    id: EntryId,
+    content: &'a [u8],
+    len: u64,
+) -> impl Iterator<Item = (KnownGroup, GroupData<'a>)> {
+    let layout = tree.layout();
     let before = layout.group(tree.groups_of(id).start).data.start;
     tree.groups_of(id).map(move |number| {
         let group = layout.group(number);
@@ -68,6 +78,46 @@ fn what_was_given_up_is_not_placed() {
         assert!(matches!(target.write(known, *data), Err(Fault::Object(_))));
         assert_eq!(fs::read(b.join("a")).ok(), in_place.then_some(content));
         assert_eq!(fs::read_dir(b.join(".downpour/parts")).unwrap().count(), 0);
+    }
+}
+
+/// Where a file system calls everything data they would be read for as long as they are.
+#[test]
+fn only_the_holes_of_a_part_that_was_there_are_looked_at() {
+    let dir = tempfile::tempdir().unwrap();
+    let (a, size, hole) = (dir.path().join("a"), 3 << 20, 1 << 20..2 << 20);
+    let (file, content) = (fs::File::create(&a).unwrap(), vec![7; 2 << 20]);
+    for at in [0, hole.end] {
+        file.write_all_at(&content[..1 << 20], at).unwrap();
+    }
+    let (tree, id) = (scan(&a), EntryId(0));
+    if tree.layout().data_len() != 2 << 20 {
+        let name = "only_the_holes_of_a_part_that_was_there_are_looked_at";
+        return println!("skipped: {name}: this file system has no holes");
+    }
+    let groups: Vec<_> = groups_of(&tree, id, &content, size).collect();
+    let all: Vec<_> = groups.iter().map(|(known, _)| known.clone()).collect();
+    for was_there in [false, true] {
+        let b = dir.path().join(format!("b{was_there}"));
+        let open = || {
+            let target = FolderTarget::open(FolderOptions::new(&b)).unwrap();
+            target.start(&tree).unwrap();
+            let held = target.held(&all).unwrap().groups.len();
+            (target, held)
+        };
+        let (mut target, mut held) = open();
+        assert_eq!(held, 0);
+        groups.iter().for_each(|(known, data)| target.write(known, *data).unwrap());
+        if was_there {
+            drop(target);
+            (target, held) = open();
+            assert_eq!(held, 2);
+        }
+        let part = fs::read_dir(b.join(".downpour/parts")).unwrap().next().unwrap().unwrap();
+        let part = fs::File::options().write(true).open(part.path()).unwrap();
+        part.write_all_at(b"x", hole.start).unwrap();
+        target.complete(id, size).unwrap();
+        assert_eq!(fs::read(b.join("a")).unwrap()[hole.start as usize] == 0, was_there);
     }
 }
 
