@@ -286,7 +286,7 @@ impl Placer {
         rename((self.staging.parts(), temporary), (&*parent, name), replaces)
     }
 
-    pub(super) fn failure(&self, error: Errno, what: &str, id: EntryId) -> PlaceError {
+    pub(crate) fn failure(&self, error: Errno, what: &str, id: EntryId) -> PlaceError {
         PlaceError::of(error, &self.doing(what, id))
     }
 

@@ -2,7 +2,7 @@
 //! are to be replaced.
 
 use super::{FolderTarget, Ready, State, lock};
-use crate::object::place::{Existing, differs, read_full_at};
+use crate::object::place::{Existing, PlaceError, differs, read_full_at};
 use crate::object::store::target::{Fault, GroupData, Held, KnownGroup};
 use crate::object::tree::{EntryId, Tree};
 use rustix::fs::SeekFrom;
@@ -27,7 +27,7 @@ impl FolderTarget {
             self.first_state(ready, id, groups);
         }
         let existing = match there {
-            Existing::File(_) => ready.placer.open_existing(id).ok(),
+            Existing::File(_) => self.open_existing(ready, id)?,
             _ => None,
         };
         let mut data = Vec::new();
@@ -67,6 +67,20 @@ impl FolderTarget {
             }
         }
         Ok(())
+    }
+
+    /// The file at an entry's place, to be compared; `None` if it cannot be read and may be replaced.
+    pub(super) fn open_existing(
+        &self,
+        ready: &Ready,
+        id: EntryId,
+    ) -> Result<Option<OwnedFd>, PlaceError> {
+        match ready.placer.open_existing(id) {
+            Err(error) if !self.options.overwrite => {
+                Err(ready.placer.failure(error, "opening", id))
+            }
+            opened => Ok(opened.ok()),
+        }
     }
 
     /// A file in place differs: from now on it is a part.

@@ -258,11 +258,11 @@ impl FolderTarget {
     /// Files without data: empty ones, and those that are one hole.
     fn place_empty(&self, ready: &Ready, id: EntryId, size: u64) -> Result<Vec<String>, Fault> {
         let existing = ready.existing(id);
-        if existing == Existing::File(size) {
-            let fd = ready.placer.open_existing(id).map_err(|error| ready.failure(error, id))?;
-            if is_zero(&fd, 0, size) {
-                return Ok(ready.placer.adopt(id)?);
-            }
+        if existing == Existing::File(size)
+            && let Some(fd) = self.open_existing(ready, id)?
+            && is_zero(&fd, 0, size)
+        {
+            return Ok(ready.placer.adopt(id)?);
         }
         ready.placer.may_replace(existing).map_err(Fault::Object)?;
         let fail = |error| ready.failure(error, id);

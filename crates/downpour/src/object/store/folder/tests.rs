@@ -121,6 +121,41 @@ fn only_the_holes_of_a_part_that_was_there_are_looked_at() {
     }
 }
 
+/// Files are there with a mode that does not let their owner read them.
+fn receive_over_unreadable(dir: &Path) {
+    let (a, b) = (dir.join("a"), dir.join("b"));
+    for (folder, mode) in [(&a, 0o644), (&b.join("a"), 0)] {
+        fs::create_dir_all(folder).unwrap();
+        for (name, content) in [("empty", ""), ("x", "content")] {
+            fs::write(folder.join(name), content).unwrap();
+            fs::set_permissions(folder.join(name), Permissions::from_mode(mode)).unwrap();
+        }
+    }
+    let (tree, options) = (scan(&a), FolderOptions::new(&b));
+    let x = id_of(&tree, "a/x");
+    let known: Vec<_> = groups(&tree, x, b"content").map(|(known, _)| known).collect();
+    let target = FolderTarget::open(options.clone()).unwrap();
+    target.start(&tree).unwrap();
+    let held = target.held(&known).unwrap();
+    let failed = [held.failed, target.finish(&|id| id == x).unwrap().failed].concat();
+    for ((_, why), name) in failed.iter().zip(["a/x", "a/empty"]) {
+        assert!(why.text.starts_with(&format!("opening {name}: ")), "{}", why.text);
+    }
+    assert_eq!(failed.len(), 2);
+    drop(target);
+    let options = FolderOptions { overwrite: true, ..options };
+    assert_eq!(receive((&tree, b"content"), &options, true), (0, true));
+    for (name, content) in [("empty", ""), ("x", "content")] {
+        assert_eq!(fs::read_to_string(b.join("a").join(name)).unwrap(), content);
+    }
+}
+
+#[test]
+fn what_is_there_and_cannot_be_read_is_told_as_that_and_replaced_where_it_may_be() {
+    let dir = tempfile::tempdir().unwrap();
+    as_user(dir.path(), || receive_over_unreadable(dir.path()));
+}
+
 /// Receives `tree`, whose files are all of this content. Returns how many of its groups were held, and whether it
 /// succeeded.
 fn receive(
@@ -189,21 +224,10 @@ fn receive_again(dir: &Path, lane: Option<&str>, size: usize) {
 
 #[test]
 fn what_could_not_be_synced_comes_again_also_in_a_read_only_folder_of_who_is_not_root() {
-    let (root, user) = (rustix::process::geteuid().is_root(), 65_534);
     for lane in [None, Some("lane")] {
         for size in [10, 1_500_000] {
             let dir = tempfile::tempdir().unwrap();
-            if root {
-                chown(dir.path(), Some(user), None).unwrap();
-            }
-            let of_user = || {
-                // Another user for this thread alone.
-                if root {
-                    rustix::thread::set_thread_uid(Uid::from_raw(user)).unwrap();
-                }
-                receive_again(dir.path(), lane, size);
-            };
-            thread::scope(|scope| scope.spawn(of_user).join().unwrap());
+            as_user(dir.path(), || receive_again(dir.path(), lane, size));
         }
     }
 }
@@ -243,6 +267,22 @@ fn what_cannot_be_taken_back_after_a_sync_failed_is_told() {
         let is_once = is_let_go && !is_forgotten;
         assert_eq!(seen, [is_let_go, !is_let_go, is_once, !is_let_go], "{told}");
     }
+}
+
+/// Does something in a folder as who is not root, and owns it.
+fn as_user(dir: &Path, act: impl FnOnce() + Send) {
+    let (root, user) = (rustix::process::geteuid().is_root(), 65_534);
+    if root {
+        chown(dir, Some(user), None).unwrap();
+    }
+    let of_user = || {
+        // Another user for this thread alone.
+        if root {
+            rustix::thread::set_thread_uid(Uid::from_raw(user)).unwrap();
+        }
+        act();
+    };
+    thread::scope(|scope| scope.spawn(of_user).join().unwrap());
 }
 
 fn id_of(tree: &Tree, path: &str) -> EntryId {
