@@ -94,13 +94,15 @@ impl SingleFile {
             .map_err(|error| PlaceError::of(error, "writing the file"))
     }
 
-    /// Gives it its name, and leaves nothing else behind.
+    /// Gives it its name, which is on the disk then, and leaves nothing else behind.
     pub(crate) fn finish(self) -> Result<(), PlaceError> {
         let fail = |error| PlaceError::of(error, "placing the file");
         rustix::fs::fchmod(&self.part, rustix::fs::Mode::from_raw_mode(0o644)).map_err(fail)?;
         rustix::fs::fdatasync(&self.part).map_err(fail)?;
         let staging = &self.staging.0;
-        rename((staging.parts(), PART), (staging.out(), &self.name), self.replaces).map_err(fail)
+        rename((staging.parts(), PART), (staging.out(), &self.name), self.replaces)
+            .and_then(|()| rustix::fs::fsync(staging.out()))
+            .map_err(fail)
     }
 }
 
