@@ -90,10 +90,11 @@ impl SiteFile {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::SiteFile;
 
-    fn file(path: &str) -> SiteFile {
+    /// A file of content `abc` that goes there.
+    pub(in crate::product) fn file(path: &str) -> SiteFile {
         SiteFile {
             site: "a".to_owned(),
             name: "run/1".to_owned(),

@@ -164,6 +164,11 @@ impl Folder {
         if agreed.0 != digest {
             return Err(refused(ErrorClass::FileChanged, "its content is not what was agreed on"));
         }
+        let first = site_file.path.split('/').next().unwrap_or_default();
+        if self.claim.is_own(first.as_bytes()) {
+            let why = "its path leads to .downpour, which is the receiver's own";
+            return Err(refused(ErrorClass::NameRefused, why));
+        }
         let staged = match staged {
             Some(staged) => staged,
             // An empty one.
@@ -252,6 +257,9 @@ impl Drop for Folder {
 mod tests {
     use super::{COMPARED_MAX, Folder, Mark, Staged};
     use crate::object::{Claim, Digest, OpenError, PlaceError, SingleTarget};
+    use crate::product::file::tests::file;
+    use crate::receipt::tests::Mounted;
+    use downpour_catalog::ErrorClass;
     use rustix::io::Errno;
     use std::os::fd::OwnedFd;
     use std::os::unix::fs::MetadataExt as _;
@@ -321,6 +329,24 @@ mod tests {
         assert_eq!(std::fs::read(root.path().join("in/5")).unwrap(), b"1");
         drop(one);
         assert!(!root.path().join(".downpour/one").exists());
+    }
+
+    #[test]
+    fn the_receivers_own_folder_takes_no_file_of_a_site_whatever_its_name() {
+        let root = tempfile::tempdir().unwrap();
+        let folder = Folder::open(root.path(), None, Arc::default()).unwrap();
+        let (own, other) = (root.path().join(".downpour"), root.path().join("other"));
+        std::fs::create_dir(&other).unwrap();
+        let Some(_mounted) = Mounted::bind(&own, &other) else {
+            let name = "the_receivers_own_folder_takes_no_file_of_a_site_whatever_its_name";
+            return println!("skipped: {name}: cannot mount (not root)");
+        };
+        let mut staged = None;
+        folder.write(1, &mut staged, b"abc").unwrap();
+        let digest = Digest::of(b"abc").0;
+        let placed = folder.place_file(1, (&file("other/mode"), digest), staged);
+        assert_eq!(placed.unwrap_err().0, ErrorClass::NameRefused);
+        assert!(!own.join("mode").exists());
     }
 
     #[test]

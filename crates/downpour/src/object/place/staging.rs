@@ -70,6 +70,11 @@ impl Staging {
         self.claim.out()
     }
 
+    /// See [`Claim::is_own`].
+    pub(crate) fn is_own(&self, name: &[u8]) -> bool {
+        self.claim.is_own(name)
+    }
+
     pub(crate) fn parts(&self) -> &OwnedFd {
         &self.parts
     }

@@ -223,7 +223,12 @@ impl FolderTarget {
         seen: &mut HashMap<(u64, u64), EntryId>,
     ) -> Result<Existing, PlaceError> {
         let (tree, placer) = (&ready.tree, &ready.placer);
-        let kind = tree.entry(id).kind;
+        let (name, kind) = (tree.entry(id).name, tree.entry(id).kind);
+        if tree.entry(id).parent.is_none() && self.staging.is_own(name) {
+            let text = "this file system does not tell its name from .downpour, which is the \
+                        receiver's own: rename it at the sender";
+            return Err(PlaceError::Object(Why::new(Obstacle::Refused, text)));
+        }
         if kind == Kind::Folder {
             return placer.make_folder(id).map(|()| Existing::Nothing);
         }

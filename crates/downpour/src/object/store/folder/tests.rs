@@ -3,6 +3,7 @@
 use super::{Beneath, FolderOptions, FolderTarget, Mutex};
 use crate::object::group::group_digest;
 use crate::object::journal::{Boot, Journal};
+use crate::object::place::Obstacle;
 use crate::object::scan::{Scan, ScanOptions};
 use crate::object::store::StoreFailure;
 use crate::object::store::target::{Fault, GroupData, KnownGroup, Target};
@@ -324,6 +325,23 @@ fn two_names_of_one_file_do_not_replace_each_other() {
         fs::hard_link(b.join("a/one").join(name), b.join("a/one").join(name.repeat(2))).unwrap();
     }
     assert_eq!(failed(true), [], "hard links are files of their own");
+}
+
+#[test]
+fn the_receivers_own_folder_is_no_folder_of_the_tree_whatever_its_name() {
+    let dir = tempfile::tempdir().unwrap();
+    let (a, b) = (dir.path().join("a"), dir.path().join("b"));
+    fs::create_dir(&a).unwrap();
+    fs::write(a.join("lock"), "x").unwrap();
+    let target = FolderTarget::open(FolderOptions::new(&b)).unwrap();
+    fs::create_dir(b.join("a")).unwrap();
+    let Some(_mounted) = Mounted::bind(&b.join(".downpour"), &b.join("a")) else {
+        let name = "the_receivers_own_folder_is_no_folder_of_the_tree_whatever_its_name";
+        return println!("skipped: {name}: cannot mount (not root)");
+    };
+    let failed = target.start(&scan(&a)).unwrap().failed;
+    assert_eq!(failed.len(), 2, "the folder, and what is in it: {failed:?}");
+    assert_eq!(failed[0].1.obstacle, Obstacle::Refused);
 }
 
 #[test]
