@@ -182,6 +182,9 @@ impl FolderTarget {
 
     /// What an earlier attempt wrote of a group will be overwritten.
     pub(super) fn replace(&self, ready: &Ready, known: &KnownGroup) -> Result<(), Fault> {
+        if !ready.is_journaled(known.entry()) {
+            return Ok(());
+        }
         let (key, index) = (ready.key(known.entry()), known.group.index);
         let void = lock(&self.journal).void(key, index..index + 1);
         void.map_err(|error| ready.failure(error, known.entry()))
