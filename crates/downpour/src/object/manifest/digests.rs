@@ -149,7 +149,9 @@ fn check_end(known: &Known<'_>, groups: &Range<u32>, data_end: u64) -> Result<()
     }
     let ok = if known.tree.is_stream() {
         let whole = data_end.is_multiple_of(GROUP_LEN);
-        data_end.div_ceil(GROUP_LEN) == u64::from(groups.end)
+        // Without groups it ends where the section before did.
+        data_end >= u64::from(groups.start) * GROUP_LEN
+            && data_end.div_ceil(GROUP_LEN) == u64::from(groups.end)
             && (known.last || (whole && !groups.is_empty()))
     } else {
         let end = groups.end.checked_sub(1).map_or(0, |group| layout.group(group).data.end);

@@ -251,6 +251,28 @@ fn a_digest_section_is_the_last_exactly_when_it_ends_with_the_last_group() {
     }
 }
 
+// docs/protocol.md#MAN-12
+#[test]
+fn the_last_section_of_a_stream_ends_nothing_that_an_earlier_one_has_told() {
+    let mut builder = TreeBuilder::new();
+    let (kind, meta) = (NewKind::Stream, Meta::default());
+    builder.push(NewEntry { depth: 0, name: b"s", kind, meta, xattrs: vec![] }).unwrap();
+    let tree = builder.finish();
+    for (data_end, holds) in [(2 * GROUP_LEN, true), (2 * GROUP_LEN - 1, false)] {
+        let root = Some(Digest::of(b"root"));
+        let section = DigestSection {
+            groups: 2..2,
+            data_end,
+            withdrawn: vec![],
+            digests: vec![],
+            roots: vec![(0, root)],
+        };
+        let known = Known { tree: &tree, groups: 2, last: true, withdrawn: &|_| false };
+        let parsed = DigestSection::parse(&section.emit(), &known);
+        assert_eq!(parsed.is_ok(), holds, "{data_end}: {parsed:?}");
+    }
+}
+
 /// Writes one entry as a hostile publisher would, without any check.
 fn raw(kind: u8, depth: u64, name: &[u8], content: &[u8]) -> Vec<u8> {
     let mut out = vec![kind | 16];
