@@ -83,6 +83,9 @@ pub const OPEN_FILES_MAX: usize = 64;
 /// Open folders of the cache of descriptors.
 pub const OPEN_FOLDERS_MAX: usize = 256;
 
+/// Notices that a receiver tells one by one; of the others it tells how many.
+pub const NOTICES_MAX: usize = 1_000;
+
 /// Problems that a scan lists before it only counts them.
 pub const PROBLEMS_LISTED_MAX: usize = 10;
 

@@ -118,20 +118,22 @@ fn names(list_all: impl FnOnce(&mut [u8]) -> Result<usize, Errno>) -> Result<Vec
 }
 
 /// Gives a file, folder or link these attributes, and takes all others from it; of `trusted.*` only where those are
-/// `trusted_told`. Who is not root leaves alone what only root may set. Returns what could not be done.
+/// `trusted_told`. Who is not root leaves alone what only root may set. Returns what could not be done, as one notice.
 pub(crate) fn make_equal(
     fd: BorrowedFd<'_>,
     xattrs: &[Xattr],
     root: bool,
     trusted_told: bool,
-) -> Vec<String> {
+) -> Option<String> {
     // By path, as a link is open as a place only; this one leads to what is open and no further.
     let path = &format!("/proc/self/fd/{}", fd.as_raw_fd());
-    let mut notices = Vec::new();
-    let mut note = |name: &[u8], what: &str, result: Result<(), Errno>| {
-        if let Err(error) = result {
+    let (mut first, mut more) = (None, 0);
+    let mut note = |name: &[u8], what: &str, result: Result<(), Errno>| match result {
+        Ok(()) => {}
+        Err(_) if first.is_some() => more += 1,
+        Err(error) => {
             let name = name.escape_ascii();
-            notices.push(format!("attribute {name} not {what}: {}", explain(error)));
+            first = Some(format!("attribute {name} not {what}: {}", explain(error)));
         }
     };
     let ours = |name: &[u8]| root || !is_privileged(name);
@@ -154,7 +156,10 @@ pub(crate) fn make_equal(
         };
         note(name, "set", set);
     }
-    notices
+    match more {
+        0 => first,
+        _ => first.map(|first| format!("{first} (and {more} more attributes)")),
+    }
 }
 
 /// Changes an attribute. The kernel lets the owner of a file change `user.*` only while its mode lets the owner write.
@@ -215,7 +220,7 @@ mod tests {
             }
             let told = Xattr { name: b"user.new".to_vec(), value: b"2".to_vec() };
             // Another user for this thread alone.
-            let notices = thread::scope(|scope| {
+            let notice = thread::scope(|scope| {
                 let of_user = || {
                     if root {
                         rustix::thread::set_thread_uid(user).unwrap();
@@ -224,7 +229,7 @@ mod tests {
                 };
                 scope.spawn(of_user).join().unwrap()
             });
-            assert!(notices.is_empty(), "{name}: {notices:?}");
+            assert_eq!(notice, None, "{name}");
             let mut list = [0; 64];
             let len = rustix::fs::flistxattr(&fd, &mut list[..]).unwrap();
             assert_eq!(&list[..len], b"user.new\0", "{name}");

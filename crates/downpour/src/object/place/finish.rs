@@ -2,6 +2,7 @@
 
 use super::across::make_beside;
 use super::{Existing, Obstacle, PlaceError, Placer, Why, read_full_at};
+use crate::object::limits::NOTICES_MAX;
 use crate::object::tree::{EntryId, Kind};
 use rustix::fs::{AtFlags, SeekFrom};
 use rustix::io::Errno;
@@ -15,7 +16,31 @@ const TEMPORARY: &[u8] = b"link";
 #[derive(Debug, Default)]
 pub(crate) struct Finish {
     pub(crate) failed: Vec<(u32, Why)>,
-    pub(crate) notices: Vec<(u32, String)>,
+    pub(crate) notices: Notices,
+}
+
+/// What could not be done of entries that do not fail by it: as much as is told.
+#[derive(Debug, Default)]
+pub(crate) struct Notices {
+    pub(crate) kept: Vec<(u32, String)>,
+    /// How many there were besides.
+    pub(crate) others: usize,
+}
+
+impl Notices {
+    fn push(&mut self, notice: (u32, String)) {
+        if self.kept.len() < NOTICES_MAX {
+            self.kept.push(notice);
+        } else {
+            self.others += 1;
+        }
+    }
+}
+
+impl Extend<(u32, String)> for Notices {
+    fn extend<T: IntoIterator<Item = (u32, String)>>(&mut self, notices: T) {
+        notices.into_iter().for_each(|notice| self.push(notice));
+    }
 }
 
 impl Placer {
@@ -93,12 +118,7 @@ impl Placer {
         root.map_or_else(Vec::new, |root| self.meta.apply(target.as_fd(), &root))
     }
 
-    fn symlink(
-        &self,
-        id: EntryId,
-        text: &[u8],
-        notices: &mut Vec<(u32, String)>,
-    ) -> Result<(), PlaceError> {
+    fn symlink(&self, id: EntryId, text: &[u8], notices: &mut Notices) -> Result<(), PlaceError> {
         let fail = |error| self.failure(error, "making the link", id);
         let (parent, entry) =
             (self.beneath.parent(id).map_err(fail)?, self.beneath.tree().entry(id));
@@ -127,12 +147,7 @@ impl Placer {
         Ok(())
     }
 
-    fn hard_link(
-        &self,
-        id: EntryId,
-        to: EntryId,
-        notices: &mut Vec<(u32, String)>,
-    ) -> Result<(), PlaceError> {
+    fn hard_link(&self, id: EntryId, to: EntryId, notices: &mut Notices) -> Result<(), PlaceError> {
         let fail = |error| self.failure(error, "making the hard link", id);
         let tree = self.beneath.tree();
         let (parent, name) = (self.beneath.parent(id).map_err(fail)?, tree.entry(id).name);
@@ -269,7 +284,7 @@ mod tests {
             tree.ids().for_each(|id| placer.make_folder(id).unwrap());
             let mut report = Finish::default();
             let reached = placer.finish_folders(&|_| false, &mut report).unwrap();
-            assert_eq!((reached.len(), report.notices), (2, Vec::new()));
+            assert_eq!((reached.len(), report.notices.kept), (2, Vec::new()));
         }
     }
 }

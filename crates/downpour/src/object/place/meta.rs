@@ -64,7 +64,7 @@ impl MetaPolicy {
         }
         let of_xattrs = match self.xattrs {
             true => xattr::make_equal(fd, entry.xattrs, self.root, self.trusted_told),
-            false => Vec::new(),
+            false => None,
         };
         if now.is_none_or(|now| mtime(&now) != entry.meta.mtime) || !entry.xattrs.is_empty() {
             note("time", rustix::fs::futimens(fd, &times(entry.meta.mtime)));

@@ -29,7 +29,7 @@ pub(crate) use across::copy_across;
 pub(crate) use beneath::{Beneath, open_in};
 pub use claim::OpenError;
 pub(crate) use claim::{Claim, is_locked};
-pub(crate) use finish::Finish;
+pub(crate) use finish::{Finish, Notices};
 pub(crate) use meta::MetaPolicy;
 pub(crate) use put::{
     Existing, Placer, REMEDY, differs, read_full_at, rename, rename_new, write_all_at, zero_range,

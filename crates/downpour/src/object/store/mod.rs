@@ -31,7 +31,7 @@ pub use event::{Placed, SectionKnown, StoreEvent, StoreFailure, Summary, TreeKno
 pub use folder::FolderOptions;
 pub use sinks::PipeOut;
 
-use super::limits::ENTRIES_DEFAULT;
+use super::limits::{ENTRIES_DEFAULT, NOTICES_MAX};
 use super::manifest::ManifestId;
 use super::place::{Obstacle, OpenError, REMEDY, Why};
 use super::source::lock;
@@ -44,6 +44,7 @@ use progress::{Claim, Progress};
 use sections::Sections;
 use std::ops::Range;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use target::{Fault, GroupData, KnownGroup, Target};
 
@@ -121,6 +122,8 @@ pub struct Store {
     /// Withdrawals that were told before the tree was known. At most [`EARLY_WITHDRAWN_MAX`].
     withdrawn_early: Mutex<Vec<(EntryId, Why)>>,
     progress: Mutex<Progress>,
+    /// Notices so far, told or not.
+    noticed: AtomicUsize,
     failure: OnceLock<StoreFailure>,
 }
 
@@ -169,6 +172,7 @@ impl Store {
             tree: OnceLock::new(),
             withdrawn_early: Mutex::default(),
             progress: Mutex::new(progress),
+            noticed: AtomicUsize::new(0),
             failure: OnceLock::new(),
         })
     }
@@ -242,8 +246,10 @@ impl Store {
 
     fn notices(&self, entry: EntryId, texts: Vec<String>) {
         for text in texts {
-            let path = self.tree.get().map(|tree| tree.path_text(entry)).unwrap_or_default();
-            self.event(StoreEvent::Notice { path, text });
+            if self.noticed.fetch_add(1, Ordering::Relaxed) < NOTICES_MAX {
+                let path = self.tree.get().map(|tree| tree.path_text(entry)).unwrap_or_default();
+                self.event(StoreEvent::Notice { path, text });
+            }
         }
     }
 
@@ -454,10 +460,13 @@ impl Store {
         match self.target.finish(&failed) {
             Err(failure) => self.fail(failure),
             Ok(finished) => {
-                for (entry, text) in finished.notices {
+                for (entry, text) in finished.notices.kept {
                     self.notices(EntryId(entry), vec![text]);
                 }
-                for text in finished.of_target {
+                let noticed = self.noticed.load(Ordering::Relaxed) + finished.notices.others;
+                let more = noticed.saturating_sub(NOTICES_MAX);
+                let more = (more > 0).then(|| format!("{more} more notices are not told"));
+                for text in more.into_iter().chain(finished.of_target) {
                     self.event(StoreEvent::Notice { path: ".".to_owned(), text });
                 }
                 for (entry, reason) in finished.failed {
@@ -562,5 +571,58 @@ impl BlockSink for Store {
             BlockKind::Data => self.accept_data(block.number(), data),
             BlockKind::Manifest => self.accept_manifest(block.number(), data),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Destination, FolderOptions, Store, StoreConfig, StoreEvent, lock};
+    use crate::object::limits::NOTICES_MAX;
+    use crate::object::manifest::ManifestId;
+    use crate::object::tree::{Extents, Meta, NewEntry, NewKind, TreeBuilder, Xattr};
+    use downpour_proto::Geometry;
+    use downpour_transport::identity::Identity;
+    use std::sync::{Arc, Mutex};
+
+    #[test]
+    fn each_entry_gives_one_notice_of_attributes_and_the_first_thousand_are_told() {
+        // Of a kind that nobody takes.
+        let xattr = |name: &[u8]| Xattr { name: name.to_vec(), value: Vec::new() };
+        let mut builder = TreeBuilder::new();
+        builder.set_has_xattrs();
+        for number in 0..NOTICES_MAX + 2 {
+            let name = format!("{number:05}");
+            let entry = NewEntry {
+                depth: 0,
+                name: name.as_bytes(),
+                kind: NewKind::File { size: 0, extents: Extents::Dense },
+                meta: Meta { mode: 0o644, ..Meta::default() },
+                xattrs: vec![xattr(b"x.1"), xattr(b"x.2"), xattr(b"x.3")],
+            };
+            builder.push(entry).unwrap();
+        }
+        let tree = Arc::new(builder.finish());
+        let folder = tempfile::tempdir().unwrap();
+        let options = FolderOptions { xattrs: true, ..FolderOptions::new(folder.path()) };
+        let publisher = Identity::generate().public_key();
+        let config = StoreConfig::new(Geometry::IPV4, publisher, ManifestId([5; 16]));
+        let told: Arc<Mutex<Vec<String>>> = Arc::default();
+        let telling = Arc::clone(&told);
+        let on_event = move |event| {
+            if let StoreEvent::Notice { path, text } = event {
+                lock(&telling).push(format!("{path}: {text}"));
+            }
+        };
+        let store = Store::open(config, Destination::Folder(options), on_event).unwrap();
+        store.target.start(&tree).unwrap();
+        lock(&store.progress).start(tree.clone());
+        let _ = store.tree.set(tree);
+        lock(&store.progress).end_of_section(true);
+        store.finish_if_done();
+        let told = lock(&told);
+        assert_eq!(told.len(), NOTICES_MAX + 1);
+        assert!(told[0].starts_with("00000: attribute x.1 not set: "), "{}", told[0]);
+        assert!(told[0].ends_with(" (and 2 more attributes)"), "{}", told[0]);
+        assert_eq!(told.last().unwrap(), ".: 2 more notices are not told");
     }
 }

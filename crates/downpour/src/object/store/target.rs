@@ -4,7 +4,7 @@ use super::StoreFailure;
 use crate::object::digest::Digest;
 use crate::object::group::fed_digest;
 use crate::object::layout::Group;
-use crate::object::place::{PlaceError, Why};
+use crate::object::place::{Notices, PlaceError, Why};
 use crate::object::tree::{EntryId, Tree};
 use std::convert::Infallible;
 use std::ops::Range;
@@ -146,7 +146,7 @@ pub(super) struct Held {
 #[derive(Debug, Default)]
 pub(super) struct Finished {
     pub(super) failed: Vec<(u32, Why)>,
-    pub(super) notices: Vec<(u32, String)>,
+    pub(super) notices: Notices,
     /// About the target folder itself.
     pub(super) of_target: Vec<String>,
 }
