@@ -48,6 +48,8 @@ pub const RECEIPT_LEN_MAX: usize = 500_000;
 pub const WORD_LEN_MAX: usize = 500_000;
 /// Entries of one [`Event::Manifest`]: an event is one line of at most 8 KiB.
 pub const MANIFEST_SYMBOLS_MAX: usize = 1_000;
+/// Below what the least MTU leaves, 504: who counts the bytes of blocks counts few blocks.
+const SYMBOL_LEN_MIN: u16 = 500;
 const SYMBOL_LEN_MAX: u16 = 65_000;
 
 text::bytes16! {
@@ -239,8 +241,8 @@ impl JoinReply {
     /// Whether what it says can be meant.
     pub fn check(&self) -> Result<(), &'static str> {
         let Geometry { symbol_len, block_symbols, code } = self.geometry;
-        if symbol_len == 0 || symbol_len % 2 != 0 || symbol_len > SYMBOL_LEN_MAX {
-            return Err("a symbol length that is zero, odd or too large");
+        if symbol_len % 2 != 0 || !(SYMBOL_LEN_MIN..=SYMBOL_LEN_MAX).contains(&symbol_len) {
+            return Err("a symbol length that is odd, too small or too large");
         }
         if block_symbols == 0 || block_symbols > code.block_symbols_max() {
             return Err("a number of symbols in a block that is zero or too large");
@@ -653,12 +655,18 @@ mod tests {
     #[test]
     fn impossible_sizes_in_a_reply_are_found() {
         let (rs, cauchy) = (Code::ReedSolomon, Code::Cauchy);
-        let sizes =
-            [(0, 1024, rs), (1441, 1024, rs), (1440, 0, rs), (1440, 1025, rs), (1440, 129, cauchy)];
-        for (symbol_len, block_symbols, code) in sizes {
+        let check = |symbol_len, block_symbols, code| {
             let geometry = Geometry { symbol_len, block_symbols, code };
-            assert!(JoinReply { geometry, ..reply() }.check().is_err(), "{geometry:?}");
+            JoinReply { geometry, ..reply() }.check()
+        };
+        for symbol_len in [0, 2, 498, 1441, 65_002] {
+            assert!(check(symbol_len, 1024, rs).is_err(), "{symbol_len}");
         }
+        for (block_symbols, code) in [(0, rs), (1025, rs), (129, cauchy)] {
+            assert!(check(1440, block_symbols, code).is_err(), "{block_symbols}");
+        }
+        // IPv6 at the least MTU.
+        assert_eq!(check(504, 1, rs), Ok(()));
         assert!(JoinReply { suite: 77, ..reply() }.check().is_err());
     }
 

@@ -67,9 +67,9 @@ impl Sections {
         if block < self.next_block || self.held.contains_key(&block) {
             return true;
         }
-        let lowest_missing =
-            (self.next_block..).find(|block| !self.held.contains_key(block)) == Some(block);
-        if self.held_len + data.len() > MANIFEST_HELD_MAX && !lowest_missing {
+        // Looked for only when there is no more room: that goes through all that is held.
+        let lowest_missing = || (self.next_block..).find(|block| !self.held.contains_key(block));
+        if self.held_len + data.len() > MANIFEST_HELD_MAX && lowest_missing() != Some(block) {
             return false;
         }
         self.held_len += data.len();
