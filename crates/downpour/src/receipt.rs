@@ -419,6 +419,13 @@ pub(crate) fn content_beneath(folder: &Path, path: &Path) -> io::Result<Digest> 
     digest_of(open_beneath(folder, path)?).map(|(_, digest)| digest)
 }
 
+/// Whether there is a file below a folder of this length and digest. One of another length is not read. No link is followed.
+pub(crate) fn is_beneath(folder: &Path, path: &Path, (size, digest): (u64, Digest)) -> bool {
+    let Ok(file) = open_beneath(folder, path) else { return false };
+    let fits = file.metadata().is_ok_and(|there| there.len() == size);
+    fits && digest_of(file).is_ok_and(|(_, found)| found == digest)
+}
+
 /// Length and digest of what a file holds.
 pub(crate) fn digest_of(file: impl Read) -> io::Result<(u64, Digest)> {
     digests_of(file, &[]).map(|(size, digest, _)| (size, digest))

@@ -512,6 +512,20 @@ mod tests {
     }
 
     #[test]
+    fn what_lies_there_in_another_size_is_another_file_and_is_not_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let opened = Folder::open(folder.path(), None, Arc::default()).unwrap();
+        // Who read it would be at it for long.
+        let there = std::fs::File::create(folder.path().join("good")).unwrap();
+        there.set_len(1 << 40).unwrap();
+        let (good, digest) = file("good", b"good");
+        let mut staged = None;
+        opened.write(0, &mut staged, b"good").unwrap();
+        let placed = opened.place_file(0, (&good, digest.0), staged);
+        assert!(matches!(placed, Err((ErrorClass::VersionConflict, _))), "{placed:?}");
+    }
+
+    #[test]
     fn the_folder_is_open_while_something_is_written_or_to_be_synced_and_no_longer() {
         let folder = tempfile::tempdir().unwrap();
         let opened = Folder::open(folder.path(), None, Arc::default()).unwrap();

@@ -2,14 +2,15 @@
 //!
 //! A product's bytes go to a file of its own in `.downpour` and get their name when they are verified. No link is followed
 //! on the way. A plain product replaces an older one of its name, and what else is there only if it may; a file of a site
-//! replaces nothing. To a place on another file system it is copied, and the session waits meanwhile.
+//! replaces nothing. To a place on another file system it is copied, and what lies at the place of a file of a site in its size is
+//! read: the session waits meanwhile.
 
 use super::file::SiteFile;
 use super::ours::{Mark, Ours};
 use crate::object::{
     Claim, Digest, Existing, OpenError, PlaceError, Why, copy_across, explain, open_in, rename,
 };
-use crate::receipt::content_beneath;
+use crate::receipt::{content_beneath, is_beneath};
 use downpour_catalog::ErrorClass;
 use rustix::fs::{AtFlags, Dir, Mode, OFlags, Stat, mkdirat, statat};
 use rustix::io::Errno;
@@ -179,9 +180,8 @@ impl Folder {
         let put = self.put(&staged, &site_file.path);
         let put = put.map_err(|error| (class_of(error), explain(error)))?;
         if !put {
-            let there = content_beneath(&self.path, Path::new(&site_file.path));
-            let same = there.is_ok_and(|found| found == agreed);
-            if !same {
+            let path = Path::new(&site_file.path);
+            if !is_beneath(&self.path, path, (site_file.size, agreed)) {
                 let why = "another file is in its place";
                 return Err(refused(ErrorClass::VersionConflict, why));
             }

@@ -17,6 +17,7 @@
 //! A receiver that loses its sender keeps a [`Bookmark`]. The shelf of its next attempt goes on from there: nothing is
 //! given on twice, what failed has failed, and what the sender did not keep meanwhile is such a gap.
 
+use super::bookmark::Bookmark;
 use super::clerk::{Clerk, Desk, Failure, Fate};
 use super::file::SiteFile;
 use super::folder::{Folder, Staged};
@@ -36,6 +37,7 @@ use std::collections::BTreeMap;
 use std::ops::{Deref, Range};
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread;
 
@@ -66,44 +68,26 @@ pub struct ShelfConfig {
     pub clerk: Option<Arc<Clerk>>,
 }
 
-/// How far a receiver has got in a session.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Bookmark {
-    /// The first block of which not everything has been given on.
-    pub block: u32,
-    /// Number of the product that comes next, where it is known.
-    pub number: Option<u64>,
-    /// How many have come.
-    pub complete: u32,
-    /// Their bytes.
-    pub bytes: u64,
-    /// Which have failed, and why.
-    pub failed: Vec<(String, String)>,
-    /// Some have come that no clerk sees to.
-    pub unattended: bool,
-    /// Why what has come may not be on the disk: also what is known only after the mark was made, by a sync that lasts.
-    pub unsynced: Arc<OnceLock<String>>,
-}
-
-impl Bookmark {
-    /// Of who has just come: the first product of all comes next, or it is not known which.
-    fn new(first: u32) -> Self {
-        Self { block: first, number: (first == 0).then_some(0), ..Self::default() }
-    }
-}
-
 type OnEvent = Arc<dyn Fn(StoreEvent) + Send + Sync>;
 
 /// See the module's text.
 pub struct Shelf {
     config: ShelfConfig,
+    /// Locked while a disk is waited for.
     state: Arc<Mutex<State>>,
+    progress: Progress,
     /// Goes after what is staged in it: from then on it may be another receiver's.
     folder: Option<Folder>,
     /// Synced at the end; opened before anything was written, as it tells only of errors since then.
     to_sync: Option<Arc<OwnedFd>>,
     unsynced: Arc<OnceLock<String>>,
     on_event: OnEvent,
+}
+
+/// How far the last block has led, for who does not wait for a disk.
+struct Progress {
+    bytes: AtomicU64,
+    needed_from: AtomicU32,
 }
 
 /// A frame that is being read.
@@ -218,8 +202,12 @@ impl Shelf {
                 ..Summary::default()
             },
         };
-        let state = Arc::new(Mutex::new(state));
-        Ok(Self { config, folder, to_sync, unsynced, state, on_event: Arc::new(on_event) })
+        let progress = Progress {
+            bytes: AtomicU64::new(state.bytes()),
+            needed_from: AtomicU32::new(state.needed_from()),
+        };
+        let (state, on_event) = (Arc::new(Mutex::new(state)), Arc::new(on_event));
+        Ok(Self { config, state, progress, folder, to_sync, unsynced, on_event })
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -247,21 +235,14 @@ impl Shelf {
         self.lock().summary.clone()
     }
 
-    /// Bytes of the products that have come, and of the one that is being read.
+    /// Bytes of the products that have come, and of the one that is being read. Waits for no disk.
     pub fn bytes(&self) -> u64 {
-        let state = self.lock();
-        let read = match &state.reading {
-            Reading::Body(body) | Reading::Seal(body, _) if !state.has_had(body.head.number) => {
-                body.head.size - body.left
-            }
-            _ => 0,
-        };
-        state.summary.bytes_received + read
+        self.progress.bytes.load(Ordering::Relaxed)
     }
 
-    /// No block below is needed any more.
+    /// No block below is needed any more. Waits for no disk.
     pub fn needed_from(&self) -> u32 {
-        self.lock().needed_from()
+        self.progress.needed_from.load(Ordering::Relaxed)
     }
 
     /// Where another shelf goes on.
@@ -338,6 +319,8 @@ impl Shelf {
                 return Accepted::Refused;
             };
             state.complete(&mut events);
+            self.progress.bytes.store(state.bytes(), Ordering::Relaxed);
+            self.progress.needed_from.store(state.needed_from(), Ordering::Relaxed);
             let others = doubted.clone().filter(|other| *other != number);
             events.extend(others.filter_map(BlockId::data).map(|block| {
                 // Which of them is false cannot be told: one counts.
@@ -742,6 +725,17 @@ impl State {
 
     fn has_had(&self, number: u64) -> bool {
         self.expected.is_some_and(|expected| number < expected)
+    }
+
+    /// See [`Shelf::bytes`].
+    fn bytes(&self) -> u64 {
+        let read = match &self.reading {
+            Reading::Body(body) | Reading::Seal(body, _) if !self.has_had(body.head.number) => {
+                body.head.size - body.left
+            }
+            _ => 0,
+        };
+        self.summary.bytes_received + read
     }
 
     fn needed_from(&self) -> u32 {

@@ -151,6 +151,22 @@ fn blocks_in_any_order_give_products_in_order() {
 }
 
 #[test]
+fn how_far_it_has_got_is_told_while_a_disk_is_waited_for() {
+    let publisher = Identity::generate();
+    let world = World::new(&publisher, 0, None);
+    let blocks = blocks(publisher, &SIZES);
+    assert_eq!(world.accept(0, &blocks[0]), Accepted::Kept);
+    let (shelf, waiting) = (&world.shelf, world.shelf.lock());
+    let (tell, told) = mpsc::channel();
+    std::thread::scope(|scope| {
+        scope.spawn(move || tell.send((shelf.bytes(), shelf.needed_from())));
+        let told = told.recv_timeout(Duration::from_secs(60));
+        drop(waiting);
+        assert_eq!(told, Ok((143, 1)));
+    });
+}
+
+#[test]
 fn what_cannot_be_synced_is_not_complete_and_stays_so_for_who_joins_again() {
     let publisher = Arc::new(Identity::generate());
     let folder = tempfile::tempdir().unwrap();
