@@ -9,6 +9,7 @@ use crate::object::tree::{EntryId, Kind, Tree};
 use crate::units::show_bytes;
 use std::collections::BTreeMap;
 use std::io::Write;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
 /// Everything is verified and nothing is kept.
@@ -47,14 +48,21 @@ pub(super) fn only_file(tree: &Tree, what: &str) -> Result<EntryId, StoreFailure
 /// Where one file or stream is written in order, and how far. Clones are the same output: an attempt that
 /// follows a lost one goes on where that was.
 #[derive(Clone)]
-pub struct PipeOut(Arc<Mutex<State>>);
+pub struct PipeOut(Arc<Out>);
+
+struct Out {
+    /// Locked while the output is waited for.
+    state: Mutex<State>,
+    /// The group that is written next, for who does not wait for the output.
+    next: AtomicU32,
+}
 
 impl PipeOut {
     /// Nothing is written to `out` yet.
     pub fn new(out: Box<dyn Write + Send>) -> Self {
         let (digests, waiting) = (Vec::new(), BTreeMap::new());
         let state = State { out, digests, written: 0, waiting, spent: false };
-        Self(Arc::new(Mutex::new(state)))
+        Self(Arc::new(Out { state: Mutex::new(state), next: AtomicU32::new(0) }))
     }
 
     /// The program's standard output.
@@ -64,14 +72,15 @@ impl PipeOut {
 
     /// All of one session is written: another one comes behind it.
     pub fn end(&self) {
-        let mut state = lock(&self.0);
+        let mut state = lock(&self.0.state);
         state.digests.clear();
         state.written = 0;
+        self.0.next.store(0, Ordering::Relaxed);
     }
 
     /// Nothing right can come out any more: a write has failed, or what a session sent does not go on from what is written.
     pub fn is_spent(&self) -> bool {
-        lock(&self.0).spent
+        lock(&self.0.state).spent
     }
 }
 
@@ -113,7 +122,7 @@ impl Pipe {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        lock(&self.out.0)
+        lock(&self.out.0.state)
     }
 }
 
@@ -207,7 +216,7 @@ impl Target for Pipe {
 
     /// Without the blocks of the next group nothing would ever move, however many groups they have.
     fn admits(&self, first: u32, last: u32) -> bool {
-        let next = self.state().next();
+        let next = self.out.0.next.load(Ordering::Relaxed);
         first <= next || last < next.saturating_add(self.window_groups)
     }
 
@@ -225,6 +234,7 @@ impl Target for Pipe {
         state.take(tree, known, data).map_err(Fault::Fatal)?;
         loop {
             let next = state.next();
+            self.out.0.next.store(next, Ordering::Relaxed);
             let Some((known, data)) = state.waiting.remove(&next) else { return Ok(()) };
             state.take(tree, &known, GroupData::whole(&data)).map_err(Fault::Fatal)?;
         }
@@ -243,5 +253,24 @@ impl Target for Pipe {
         }
         state.out.flush().map_err(|error| state.broken(error))?;
         Ok(Finished::default())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Pipe, PipeOut, Target as _};
+    use std::sync::{Arc, mpsc};
+    use std::thread;
+    use std::time::Duration;
+
+    #[test]
+    fn which_blocks_may_come_is_known_while_the_output_is_waited_for() {
+        let pipe = Arc::new(Pipe::new(PipeOut::new(Box::new(std::io::sink())), 2 << 20));
+        let (asked, (tell, told)) = (Arc::clone(&pipe), mpsc::channel());
+        let writing = pipe.state();
+        thread::spawn(move || tell.send((asked.admits(1, 1), asked.admits(2, 2))));
+        let told = told.recv_timeout(Duration::from_secs(60));
+        drop(writing);
+        assert_eq!(told, Ok((true, false)));
     }
 }

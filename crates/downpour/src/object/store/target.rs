@@ -163,7 +163,8 @@ pub(super) trait Target: Send + Sync {
         Ok(Held::default())
     }
 
-    /// Whether there is room for the groups `first` to `last` of a block; if not, it is refused before any work.
+    /// Whether there is room for the groups `first` to `last` of a block; if not, it is refused before any work. Waits for
+    /// nothing.
     fn admits(&self, first: u32, last: u32) -> bool {
         let _ = (first, last);
         true
