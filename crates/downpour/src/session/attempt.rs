@@ -8,7 +8,7 @@ use super::asking::{clock, listen, lost, next_event, outlast, send_receipt};
 use super::ended::{Ended, Followed, Over};
 use super::hearing::{buffer_notice, false_notice, stream_in};
 use super::host::Host;
-use super::keeper::{Keeper, open_keeper};
+use super::keeper::{Keeper, Kept, open_keeper};
 use super::receive::Taker;
 use super::transfer::{Stored, limits, pad};
 use super::words::Telling;
@@ -88,7 +88,7 @@ struct Run<'a> {
     plan: &'a ReceivePlan,
     client: Arc<ControlClient>,
     joined: Joined,
-    store: Arc<dyn Keeper>,
+    store: Kept,
     driver: ReceiveHandle,
     puller: Puller,
     /// Orders by the number of their pull.
@@ -166,7 +166,7 @@ async fn take_part(run: Attempt<'_>) -> Result<Ended, Fault> {
         client: Arc::clone(&client),
         lost_early: false,
         joined,
-        store,
+        store: Kept::new(store),
         driver,
         puller,
         orders: HashMap::new(),
@@ -286,10 +286,11 @@ impl Run<'_> {
         let Some(first) = self.joined.reply.products_from else { return };
         self.looked_end = u32::MAX;
         self.driver.have(BlockKind::Data, 0..first);
-        let failed =
-            |(path, reason)| ObjectFailure { object: 0, reason: format!("{path}: {reason}") };
-        self.failures.extend(self.store.summary().failed.into_iter().map(failed));
         if let Some(before) = before {
+            for (path, reason) in &before.mark.failed {
+                let reason = format!("{path}: {reason}");
+                self.failures.push(ObjectFailure { object: 0, reason });
+            }
             self.account.go_on(before.account);
         } else if first > 0 {
             let text = "joined while the session ran: products that begin from then on";
@@ -446,7 +447,7 @@ impl Run<'_> {
                 self.block_symbols = self.block_symbols.split_off(&self.store.needed_from());
                 self.retry_unknown();
             }
-            Event::Withdrawn { object, reason } => self.store.withdraw(EntryId(object), &reason),
+            Event::Withdrawn { object, reason } => self.store.withdraw(EntryId(object), reason),
             Event::LeaveGroup { reason } => {
                 self.lost_early = false;
                 self.driver.set_on_stream(false);
@@ -691,7 +692,8 @@ impl Run<'_> {
                 self.account.pulled(block, bytes.len() as u64);
                 self.driver.pulled_repair(block, from..until, bytes);
             }
-            (Err(PullError::SourceFailed(_)), _) if self.store.lost(block) => {
+            (Err(PullError::SourceFailed(_)), _) if self.joined.reply.products_from.is_some() => {
+                self.store.lost(block);
                 self.driver.have(block.kind(), block.number()..block.number() + 1);
             }
             (Err(_), _) => self.driver.pull_failed(block),
@@ -721,6 +723,7 @@ impl Run<'_> {
             self.account.failure = Some(reason.clone());
         }
         let snapshot = self.driver.stop();
+        self.store.settle().await;
         let (session, started) = (self.joined.reply.session, self.joined.reply.started);
         let account = self.account.mark();
         *followed = self.store.mark().map(|mark| Followed { session, mark, account, started });

@@ -1,4 +1,7 @@
 //! What a receiver does with blocks, as its attempt sees it: a store for one manifest, or a shelf for products.
+//!
+//! Both hold locks while they wait for a disk or a pipe. The loop of a session waits for nobody's: what needs one is done
+//! aside ([`Kept`]).
 
 use super::attempt::Said;
 use super::faults;
@@ -13,8 +16,11 @@ use downpour_catalog::ErrorClass;
 use downpour_proto::BlockId;
 use downpour_transport::BlockSink;
 use downpour_transport::control::{ClockOffset, Joined};
+use std::ops::Deref;
 use std::sync::Arc;
+use tokio::sync::Mutex;
 use tokio::sync::mpsc::UnboundedSender;
+use tokio::task::JoinSet;
 
 /// The receiver's end of the data.
 pub(super) trait Keeper: BlockSink {
@@ -24,8 +30,10 @@ pub(super) trait Keeper: BlockSink {
     /// Nothing comes at or after these data and manifest blocks.
     fn finished(&self, data: u32, manifest: u32);
 
-    /// The sender cannot give a block any more. True: it is done without.
-    fn lost(&self, block: BlockId) -> bool;
+    /// The sender cannot give a block any more: products are done without.
+    fn lost(&self, block: BlockId) {
+        let _ = block;
+    }
 
     /// What has come so far.
     fn summary(&self) -> Summary;
@@ -35,12 +43,12 @@ pub(super) trait Keeper: BlockSink {
         None
     }
 
-    /// Bytes of products so far; a manifest tells how much its blocks hold.
+    /// Bytes of products so far; a manifest tells how much its blocks hold. Waits for no lock.
     fn product_bytes(&self) -> Option<u64> {
         None
     }
 
-    /// Of products, no data block below is needed any more.
+    /// Of products, no data block below is needed any more. Waits for no lock.
     fn needed_from(&self) -> u32 {
         0
     }
@@ -60,10 +68,6 @@ impl Keeper for Store {
         self.finished(manifest); // Which says where the data end.
     }
 
-    fn lost(&self, _block: BlockId) -> bool {
-        false
-    }
-
     fn placed(&self) -> Vec<Placed> {
         self.placed()
     }
@@ -80,9 +84,8 @@ impl Keeper for Shelf {
         self.finished(data);
     }
 
-    fn lost(&self, block: BlockId) -> bool {
+    fn lost(&self, block: BlockId) {
         self.lost(block);
-        true
     }
 
     fn mark(&self) -> Option<Bookmark> {
@@ -99,6 +102,54 @@ impl Keeper for Shelf {
 
     fn summary(&self) -> Summary {
         self.summary()
+    }
+}
+
+/// The keeper in the hands of a session's loop, which goes on meanwhile.
+pub(super) struct Kept {
+    keeper: Arc<dyn Keeper>,
+    aside: JoinSet<()>,
+    /// One at a time, as each may hold a thread for long.
+    turn: Arc<Mutex<()>>,
+}
+
+impl Kept {
+    pub(super) fn new(keeper: Arc<dyn Keeper>) -> Self {
+        Self { keeper, aside: JoinSet::new(), turn: Arc::default() }
+    }
+
+    pub(super) fn withdraw(&mut self, entry: EntryId, reason: String) {
+        self.aside(move |keeper| keeper.withdraw(entry, &reason));
+    }
+
+    pub(super) fn finished(&mut self, data: u32, manifest: u32) {
+        self.aside(move |keeper| keeper.finished(data, manifest));
+    }
+
+    pub(super) fn lost(&mut self, block: BlockId) {
+        self.aside(move |keeper| keeper.lost(block));
+    }
+
+    fn aside(&mut self, work: impl FnOnce(&dyn Keeper) + Send + 'static) {
+        while self.aside.try_join_next().is_some() {}
+        let (keeper, turn) = (Arc::clone(&self.keeper), Arc::clone(&self.turn));
+        self.aside.spawn(async move {
+            let _turn = turn.lock().await;
+            let _ = tokio::task::spawn_blocking(move || work(&*keeper)).await;
+        });
+    }
+
+    /// Waits for all that is done aside.
+    pub(super) async fn settle(&mut self) {
+        while self.aside.join_next().await.is_some() {}
+    }
+}
+
+impl Deref for Kept {
+    type Target = dyn Keeper;
+
+    fn deref(&self) -> &Self::Target {
+        &*self.keeper
     }
 }
 
@@ -219,4 +270,71 @@ pub(super) fn open_keeper(
         }
         None => Arc::new(open_store(plan, joined, (taker, pipe, said))?),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Keeper, Kept};
+    use crate::object::{EntryId, Summary};
+    use downpour_proto::BlockId;
+    use downpour_transport::{Accepted, BlockSink};
+    use std::ops::Range;
+    use std::sync::atomic::{AtomicU32, Ordering};
+    use std::sync::{Arc, Mutex, mpsc};
+
+    /// Does each thing when it may.
+    struct Slow {
+        may: Mutex<mpsc::Receiver<()>>,
+        done: AtomicU32,
+    }
+
+    impl Slow {
+        fn work(&self) {
+            self.may.lock().unwrap().recv().unwrap();
+            self.done.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    impl BlockSink for Slow {
+        fn seed(&self, _: BlockId, _: &mut [u8]) -> Vec<Range<u16>> {
+            Vec::new()
+        }
+
+        fn accept(&self, _: BlockId, _: &[u8]) -> Accepted {
+            Accepted::Kept
+        }
+    }
+
+    impl Keeper for Slow {
+        fn withdraw(&self, _: EntryId, _: &str) {
+            self.work();
+        }
+
+        fn finished(&self, _: u32, _: u32) {
+            self.work();
+        }
+
+        fn lost(&self, _: BlockId) {
+            self.work();
+        }
+
+        fn summary(&self) -> Summary {
+            Summary::default()
+        }
+    }
+
+    #[tokio::test]
+    async fn the_loop_of_a_session_goes_on_while_its_keeper_waits_for_a_disk() {
+        let (go_on, may) = mpsc::channel();
+        let keeper = Arc::new(Slow { may: Mutex::new(may), done: AtomicU32::new(0) });
+        let mut kept = Kept::new(Arc::clone(&keeper) as Arc<dyn Keeper>);
+        kept.withdraw(EntryId(1), "changed".to_owned());
+        kept.lost(BlockId::data(1).unwrap());
+        kept.finished(2, 1);
+        tokio::task::yield_now().await;
+        assert_eq!(keeper.done.load(Ordering::Relaxed), 0);
+        (0..3).for_each(|_| go_on.send(()).unwrap());
+        kept.settle().await;
+        assert_eq!(keeper.done.load(Ordering::Relaxed), 3);
+    }
 }
