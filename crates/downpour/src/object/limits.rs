@@ -20,12 +20,15 @@ pub const SYMLINK_LEN_MAX: usize = 4095;
 /// Entries of one tree at most. About 100 bytes of memory each.
 pub const ENTRIES_MAX: u32 = 1 << 22;
 
-/// Entries of one tree that a receiver takes unless it is told to take more: a publisher, whoever it is,
-/// costs it some 50 MB of memory and half a million inodes.
+/// Entries of one tree that a receiver takes unless it is told to take more: a publisher costs it half a million
+/// inodes and some 50 MB of memory; a hostile one, by long names, many holes and attributes, 700 MB.
 pub const ENTRIES_DEFAULT: u32 = 1 << 19;
 
 /// All names and link texts of a tree together, bytes of memory.
 pub const NAMES_LEN_MAX: usize = 1 << 30;
+
+/// The same for each entry that is taken.
+pub const NAMES_LEN_OF_ENTRY: usize = 512;
 
 /// Data extents of one file; a file in more pieces has its last holes sent as zeros.
 pub const FILE_EXTENTS_MAX: usize = 1 << 17;
@@ -94,6 +97,8 @@ pub const PROBLEMS_LISTED_MAX: usize = 10;
 const _: () = assert!(
     SECTION_TREE_LEN + FILE_EXTENTS_MAX * 20 + 2 * XATTRS_LEN_MAX + 16 * 1024 < SECTION_LEN_MAX
 );
+// Who takes all entries takes all names.
+const _: () = assert!(ENTRIES_MAX as usize * NAMES_LEN_OF_ENTRY >= NAMES_LEN_MAX);
 // A digest section at its longest: each group has a digest and a root, or is of a withdrawn file.
 const _: () = assert!(SECTION_GROUPS_MAX as usize * (32 + 33) + 4096 < SECTION_LEN_MAX);
 const _: () = assert!(SECTION_GROUPS_MAX as usize * (REASON_LEN_MAX + 8) + 4096 < SECTION_LEN_MAX);

@@ -10,7 +10,8 @@
 use super::layout::Layout;
 use super::limits::{
     DATA_LEN_MAX, ENTRIES_MAX, EXTENTS_MAX, FILE_EXTENTS_MAX, FILE_LEN_MAX, NAME_LEN_MAX,
-    NAMES_LEN_MAX, PATH_LEN_MAX, SYMLINK_LEN_MAX, XATTR_SETS_LEN_MAX, XATTRS_LEN_MAX, XATTRS_MAX,
+    NAMES_LEN_MAX, NAMES_LEN_OF_ENTRY, PATH_LEN_MAX, SYMLINK_LEN_MAX, XATTR_SETS_LEN_MAX,
+    XATTRS_LEN_MAX, XATTRS_MAX,
 };
 use super::xattr::is_trusted;
 use downpour_transport::control::turns_text;
@@ -418,6 +419,11 @@ impl Tree {
         }
     }
 
+    /// Number of distinct sets of extended attributes.
+    pub(crate) fn xattr_sets(&self) -> u32 {
+        self.xattr_sets.len() as u32
+    }
+
     /// The set of extended attributes that the entry shares with others.
     pub(crate) fn xattr_set(&self, id: EntryId) -> Option<u32> {
         self.xattr_of.get(&id.0).copied()
@@ -434,6 +440,7 @@ pub(crate) struct TreeBuilder {
     set_ids: HashMap<Vec<Xattr>, u32>,
     sets_len: usize,
     entries_max: u32,
+    names_max: usize,
 }
 
 #[derive(Debug)]
@@ -467,6 +474,7 @@ impl TreeBuilder {
             set_ids: HashMap::new(),
             sets_len: 0,
             entries_max: entries_max.min(ENTRIES_MAX),
+            names_max: NAMES_LEN_MAX.min(entries_max as usize * NAMES_LEN_OF_ENTRY),
         }
     }
 
@@ -500,7 +508,16 @@ impl TreeBuilder {
 
     /// Appends an entry; its number is the number of entries before.
     pub(crate) fn push(&mut self, entry: NewEntry<'_>) -> Result<EntryId, TreeError> {
-        self.try_push(&entry).map_err(|problem| {
+        self.push_of_set(entry, None)
+    }
+
+    /// The same of an entry whose attributes are those of `set`, if it is given, which must be one of the tree.
+    pub(crate) fn push_of_set(
+        &mut self,
+        entry: NewEntry<'_>,
+        set: Option<u32>,
+    ) -> Result<EntryId, TreeError> {
+        self.try_push(&entry, set).map_err(|problem| {
             let mut path = match entry.depth.min(self.depth_max()) {
                 0 => Vec::new(),
                 depth => self.tree.path(EntryId(self.open[depth as usize - 1].folder)),
@@ -513,12 +530,15 @@ impl TreeBuilder {
         })
     }
 
-    fn try_push(&mut self, entry: &NewEntry<'_>) -> Result<EntryId, TreeProblem> {
+    fn try_push(&mut self, entry: &NewEntry<'_>, set: Option<u32>) -> Result<EntryId, TreeProblem> {
         check_name(entry.name, entry.depth)?;
         let path_len = self.check_place(entry)?;
         check_meta(entry)?;
         self.check_kind(&entry.kind)?;
-        let set = self.intern(&entry.xattrs)?;
+        let set = match set {
+            Some(set) => Some(set),
+            None => self.intern(&entry.xattrs)?,
+        };
         // Everything is checked: only now the tree changes.
         let id = self.tree.records.len() as u32;
         self.tree.records.push(self.record(entry));
@@ -547,7 +567,7 @@ impl TreeBuilder {
             return Err(TreeProblem::Stream);
         }
         let full = self.tree.records.len() >= self.entries_max as usize;
-        if full || self.tree.names.len() > NAMES_LEN_MAX {
+        if full || self.tree.names.len() > self.names_max {
             return Err(TreeProblem::TooManyEntries(self.entries_max));
         }
         let depth = entry.depth as usize;
@@ -725,7 +745,20 @@ fn check_sparse(size: u64, extents: &[(u64, u64)]) -> Result<u64, TreeProblem> {
 
 #[cfg(test)]
 mod tests {
-    use super::printable;
+    use super::{Meta, NewEntry, NewKind, SYMLINK_LEN_MAX, TreeBuilder, TreeProblem, printable};
+
+    #[test]
+    fn who_takes_few_entries_takes_few_bytes_of_names_and_links() {
+        let (mut builder, text) = (TreeBuilder::with_entries_max(20), [b'x'; SYMLINK_LEN_MAX]);
+        let mut push = |name: u8| {
+            let (kind, meta) = (NewKind::Symlink { text: &text }, Meta::default());
+            builder.push(NewEntry { depth: 0, name: &[name], kind, meta, xattrs: Vec::new() })
+        };
+        for name in *b"abc" {
+            push(name).unwrap();
+        }
+        assert_eq!(push(b'd').unwrap_err().problem, TreeProblem::TooManyEntries(20));
+    }
 
     #[test]
     fn what_speaks_to_a_terminal_or_turns_its_text_is_escaped() {

@@ -231,7 +231,6 @@ impl<'a> TreeEncoder<'a> {
 pub(crate) struct TreeDecoder {
     builder: TreeBuilder,
     previous: Previous,
-    sets: Vec<Vec<Xattr>>,
     extents: Vec<(u64, u64)>,
     /// No body has come yet.
     first: bool,
@@ -241,7 +240,7 @@ impl TreeDecoder {
     /// Refuses trees of more than `entries_max` entries.
     pub(crate) fn new(entries_max: u32) -> Self {
         let (builder, previous) = (TreeBuilder::with_entries_max(entries_max), Previous::default());
-        Self { builder, previous, sets: Vec::new(), extents: Vec::new(), first: true }
+        Self { builder, previous, extents: Vec::new(), first: true }
     }
 
     /// Reads one body. Returns whether more follow.
@@ -285,10 +284,11 @@ impl TreeDecoder {
         }
         let meta = self.meta(flags, KIND_FOLDER, reader)?;
         // The first set of all, if there is one.
-        if flags & HAS_XATTRS != 0 {
-            self.sets.push(self.xattrs(reader)?.0);
-        }
-        self.builder.set_root(meta, self.sets.first().map_or(&[], Vec::as_slice))?;
+        let xattrs = match flags & HAS_XATTRS {
+            0 => Vec::new(),
+            _ => self.xattrs(reader)?.0,
+        };
+        self.builder.set_root(meta, &xattrs)?;
         Ok(())
     }
 
@@ -314,11 +314,12 @@ impl TreeDecoder {
             }
             _ => {}
         }
-        let (xattrs, new_set) = match flags & HAS_XATTRS {
-            0 => (Vec::new(), false),
+        let (xattrs, known) = match flags & HAS_XATTRS {
+            0 => (Vec::new(), None),
             _ => self.xattrs(reader)?,
         };
-        let here = self.builder.tree().len();
+        let is_new = !xattrs.is_empty();
+        let (here, sets) = (self.builder.tree().len(), self.builder.tree().xattr_sets());
         let kind = match kind {
             KIND_FOLDER => NewKind::Folder,
             KIND_DENSE => NewKind::File { size, extents: Extents::Dense },
@@ -328,13 +329,10 @@ impl TreeDecoder {
             KIND_HARD_LINK => NewKind::HardLink { to: here.checked_sub(back).unwrap_or(u32::MAX) },
             _ => NewKind::Stream,
         };
-        let id = self.builder.push(NewEntry { depth, name: &name, kind, meta, xattrs })?;
-        if new_set {
-            let set = self.builder.tree().xattr_set(id);
-            if set != Some(self.sets.len() as u32) {
-                return Err(BodyError::Text("attributes come twice"));
-            }
-            self.sets.push(self.builder.tree().entry(id).xattrs.to_vec());
+        let entry = NewEntry { depth, name: &name, kind, meta, xattrs };
+        let id = self.builder.push_of_set(entry, known)?;
+        if is_new && self.builder.tree().xattr_set(id) != Some(sets) {
+            return Err(BodyError::Text("attributes come twice"));
         }
         self.previous.name = name;
         Ok(())
@@ -388,14 +386,16 @@ impl TreeDecoder {
         Ok(meta)
     }
 
-    /// The attributes, and whether they are a set not seen before.
-    fn xattrs(&self, reader: &mut Reader<'_>) -> Result<(Vec<Xattr>, bool), BodyError> {
+    /// A set of attributes that comes for the first time, or none and the number of one that has come.
+    fn xattrs(&self, reader: &mut Reader<'_>) -> Result<(Vec<Xattr>, Option<u32>), BodyError> {
         if !self.builder.tree().has_xattrs() {
             return Err(BodyError::Text("attributes that it has not announced"));
         }
-        if let Some(known) = reader.number::<usize>()?.checked_sub(1) {
-            let set = self.sets.get(known).ok_or(BodyError::Text("unknown attributes"))?;
-            return Ok((set.clone(), false));
+        if let Some(known) = reader.number::<u32>()?.checked_sub(1) {
+            if known >= self.builder.tree().xattr_sets() {
+                return Err(BodyError::Text("unknown attributes"));
+            }
+            return Ok((Vec::new(), Some(known)));
         }
         let count: usize = reader.number()?;
         if count == 0 || count > XATTRS_MAX {
@@ -406,7 +406,7 @@ impl TreeDecoder {
             let name = reader.bytes(NAME_LEN_MAX)?.to_vec();
             xattrs.push(Xattr { name, value: reader.bytes(XATTRS_LEN_MAX)?.to_vec() });
         }
-        Ok((xattrs, true))
+        Ok((xattrs, None))
     }
 }
 
