@@ -185,6 +185,27 @@ fn what_is_damaged_on_the_way_is_found_and_sent_again() {
     assert!(sites.a.log().contains("a bit was flipped"), "the hook did nothing");
 }
 
+/// What is in its place and not in the folder's own log is not answered for, and in no catalog: it could not be made again.
+#[test]
+fn what_cannot_be_logged_is_neither_recorded_nor_answered_for() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut sites = sites(folder.path());
+    let (inbox, log) = (sites.b.path("inbox"), sites.b.path("inbox/.downpour/receipts.ndjson"));
+    // Nobody can write to it, not even root.
+    fs::create_dir_all(&log).expect("room");
+    sites.a.start();
+    sites.b.start();
+    let names = put(folder.path(), "file", 3, 1000);
+    told(&sites.a, "destination-write-failed");
+    assert!(names.iter().any(|name| inbox.join(name).exists()), "{}", sites.b.log());
+    let counts = sites.b.reader().counts().expect("the database works");
+    assert!(counts.iter().all(|count| count.state != State::Adopted), "{counts:?}");
+    fs::remove_dir(&log).expect("it is empty");
+    arrived(&sites, &names, 1000, names.len());
+    let logged = fs::read_to_string(&log).expect("a log");
+    assert_eq!(logged.lines().count(), names.len(), "{logged}");
+}
+
 /// Sites know each other by keys alone, whose certificates have no dates that count: none can expire. Another key is found.
 #[test]
 fn another_key_is_not_trusted_until_the_right_one_is_back() {
