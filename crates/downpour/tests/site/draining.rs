@@ -5,14 +5,17 @@ use crate::harness::{Two, until};
 use downpour_catalog::State;
 use std::fs;
 
-/// Bytes of a file that is under way for seconds.
-const SIZE: usize = 5_000_000;
+/// Bytes of a file that is under way for ten seconds at [`RATE`].
+const SIZE: usize = 20_000_000;
+const RATE: &str = "16mbit";
 
-/// a sends b a file, of which bytes are there; the number of the transfer.
-fn under_way() -> (Two, i64) {
-    let slow = "active = 1\nrate = \"16mbit\"\n\
-                [transfer]\nfolders = [\"data\"]\nports = \"31000-31199\"";
-    let mut sites = Two::set_up([slow, ""]);
+/// a sends b a file no faster than this, of which bytes are there; the number of the transfer. `more` is b's configuration.
+fn under_way(rate: &str, more: &str) -> (Two, i64) {
+    let slow = format!(
+        "active = 1\nrate = \"{rate}\"\n\
+         [transfer]\nfolders = [\"data\"]\nports = \"31000-31199\""
+    );
+    let mut sites = Two::set_up([&slow, more]);
     let data = sites.a.path("data");
     fs::create_dir_all(&data).expect("room");
     fs::write(data.join("large"), content(SIZE)).expect("room");
@@ -39,15 +42,26 @@ fn arrives(sites: &Two) {
 
 #[test]
 fn what_arrives_is_under_way_when_its_site_is_told_to_end() {
-    let (mut sites, _) = under_way();
+    let (mut sites, _) = under_way(RATE, "");
     sites.b.signal("TERM");
     assert_eq!(sites.b.ended(), Some(0), "{}", sites.b.log());
     arrives(&sites);
 }
 
 #[test]
+fn a_site_that_is_told_twice_does_not_wait() {
+    // Neither would be over before the test.
+    let (mut sites, _) = under_way("1mbit", "[site]\ndrain = \"1h\"");
+    sites.b.signal("TERM");
+    until("it drains", || sites.b.log().contains("draining").then_some(()));
+    sites.b.signal("TERM");
+    assert_eq!(sites.b.ended(), Some(0), "{}", sites.b.log());
+    assert!(!sites.b.path("inbox/large").exists(), "{}", sites.b.log());
+}
+
+#[test]
 fn nothing_arrives_at_a_site_whose_dispatch_was_stopped() {
-    let (sites, transfer) = under_way();
+    let (sites, transfer) = under_way(RATE, "");
     sites.b.done(&["service", "stop", "dispatch"]);
     until(&format!("a is told\n{}", sites.a.log()), || {
         sites.a.log().contains("`dispatch` of b ends, or was ended").then_some(())
