@@ -3,16 +3,18 @@
 use crate::payload;
 use crate::program::{HANG, Running, Scratch};
 use crate::sessions::{OneFile, address, receiver, sender};
-use downpour::report::Report;
+use downpour::report::{ReceiverState, Report};
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 use std::fs::{self, File};
-use std::io::Read as _;
+use std::io::{Read as _, Write as _};
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// What a shell calls an end by Ctrl-C.
 const BY_INTERRUPT: Option<i32> = Some(130);
+/// The same of SIGTERM.
+const BY_TERMINATION: Option<i32> = Some(143);
 
 /// Always full.
 fn full() -> Stdio {
@@ -281,11 +283,105 @@ fn a_sender_that_is_not_open_yet_is_ended_by_one_signal() {
     let trace = session.scratch.path("trace");
     fifo(&trace);
     let trace = trace.to_str().unwrap();
-    let mut sender = session.sender(&["--receivers", "1", "--trace", trace]);
-    sender.until(|sender| sender.catches_interrupts().then_some(()));
-    sender.interrupt();
-    let ended = sender.wait();
-    assert_eq!(ended.code, BY_INTERRUPT, "{ended:?}");
+    let signals: [(fn(&Running), _); 2] =
+        [(Running::interrupt, BY_INTERRUPT), (Running::terminate, BY_TERMINATION)];
+    for (signal, code) in signals {
+        let mut sender = session.sender(&["--receivers", "1", "--trace", trace]);
+        sender.until(|sender| sender.catches_signals().then_some(()));
+        signal(&sender);
+        let ended = sender.wait();
+        assert_eq!(ended.code, code, "{ended:?}");
+    }
+}
+
+/// A disk whose syncs fail: what came is taken back, both sides say so, and the next try has it all.
+#[test]
+fn a_receiver_that_cannot_sync_gives_no_receipt() {
+    let test = "a_receiver_that_cannot_sync_gives_no_receipt";
+    if Command::new("strace").arg("-V").output().is_err() {
+        println!("skipped: {test}: needs strace (make test-setup installs it)");
+        return;
+    }
+    let session = OneFile::new(3_000_000);
+    let failing = ["trace=syncfs,fdatasync", "-e", "inject=syncfs,fdatasync:error=EIO"];
+    // With -D the program is our own child.
+    let strace = ["strace", "-D", "-f", "--seccomp-bpf", "-o", "/dev/null", "-e"];
+    let receiver = session.receiver_under(&[&strace[..], &failing].concat(), 0, &[]);
+    let rule = ["--receivers", "1", "--rate", "200mbit"];
+    let (sent, received) = (session.sender(&rule).wait(), receiver.wait());
+    sent.expect(1);
+    received.expect(1);
+    assert!(received.err.contains("syncing the target"), "{}", received.err);
+    let state = session.scratch.report("sender").receivers[0].state.clone();
+    let is_told = |why: &str| why.contains("syncing the target");
+    assert!(matches!(&state, ReceiverState::Failed { why } if is_told(why)), "{state:?}");
+    assert!(!session.scratch.path("r0/file").exists());
+    let again = session.receiver(0, &[]);
+    session.sender(&rule).wait().expect(0);
+    again.wait().expect(0);
+    assert!(session.arrived(0));
+}
+
+/// Also where the tests themselves are deaf to hang-ups, as under nohup.
+const HEARS_HANG_UPS: [&str; 2] = ["env", "--default-signal=HUP"];
+
+#[test]
+fn a_hang_up_ends_a_receiver_without_a_word() {
+    let session = OneFile::new(10_000_000);
+    let stays = session.receiver(0, &[]);
+    let leaves = session.receiver_under(&HEARS_HANG_UPS, 1, &[]);
+    let mut sender = session.sender(&["--receivers", "2", "--rate", "20mbit"]);
+    sender.until(|s| s.err().contains("phase=streaming").then_some(()));
+    leaves.hang_up();
+    assert_eq!(leaves.wait().code, None);
+    sender.wait().expect(1);
+    stays.wait().expect(0);
+    let report = session.scratch.report("sender");
+    let its = report.receivers.iter().find(|r| r.name == "r1").unwrap();
+    assert!(matches!(its.state, ReceiverState::Gone { .. }), "{its:?}");
+}
+
+#[test]
+fn a_hang_up_ends_a_sender_without_a_word() {
+    let session = OneFile::new(10_000_000);
+    let receiver = session.receiver(0, &["--join-timeout", "1s"]);
+    let rule = ["--receivers", "1", "--rate", "8mbit"];
+    let mut sender = session.sender_under(&HEARS_HANG_UPS, &rule);
+    sender.until(|s| s.err().contains("phase=streaming").then_some(()));
+    sender.hang_up();
+    assert_eq!(sender.wait().code, None);
+    let ended = receiver.wait();
+    ended.expect(1);
+    assert!(ended.err.contains("the sender is lost"), "{}", ended.err);
+    assert!(!ended.err.contains("interrupted"), "{}", ended.err);
+}
+
+/// What comes through a pipe is kept for those who need it again, where there is room.
+#[test]
+fn a_pipe_that_cannot_be_kept_ends_both_sides_and_both_say_why() {
+    let session = OneFile::new(20_000_000);
+    let receiver = session.receiver(0, &[]);
+    let (input, mut writer) = std::io::pipe().unwrap();
+    let limit = ["prlimit", "--fsize=12000000:12000000"];
+    let rule = ["--receivers", "1", "--rate", "200mbit"];
+    let mut sender = session.sender_of_pipe_under(&limit, input.into(), &rule);
+    let bytes = fs::read(session.scratch.path("file")).unwrap();
+    let (streams, streaming) = std::sync::mpsc::channel();
+    let feeding = std::thread::spawn(move || {
+        // As much as the stream begins with.
+        let (first, rest) = bytes.split_at(9 << 20);
+        writer.write_all(first).unwrap();
+        let _ = streaming.recv();
+        // Fails where nobody reads it any more.
+        let _ = writer.write_all(rest);
+    });
+    sender.until(|s| s.err().contains("phase=streaming").then_some(()));
+    streams.send(()).unwrap();
+    for ended in [sender.wait(), receiver.wait()] {
+        ended.expect(1);
+        assert!(ended.err.contains("spooling the input in "), "{}", ended.err);
+    }
+    feeding.join().unwrap();
 }
 
 #[test]

@@ -159,13 +159,19 @@ impl Running {
         kill_process(Pid::from_child(&self.child), signal).expect("our child");
     }
 
-    /// Whether Ctrl-C is something that it sees to itself.
-    pub(crate) fn catches_interrupts(&self) -> bool {
+    /// Whether Ctrl-C and `kill` are something that it sees to itself.
+    pub(crate) fn catches_signals(&self) -> bool {
         let status = fs::read_to_string(format!("/proc/{}/status", self.child.id()));
         let status = status.unwrap_or_default();
         let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));
         let caught = caught.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
-        caught.is_some_and(|mask| mask & 1 << (2 - 1) != 0)
+        let wanted = [Signal::INT, Signal::TERM].map(|signal| 1_u64 << (signal.as_raw() - 1));
+        caught.is_some_and(|mask| wanted.iter().all(|bit| mask & bit != 0))
+    }
+
+    /// As a terminal that is closed.
+    pub(crate) fn hang_up(&self) {
+        kill_process(Pid::from_child(&self.child), Signal::HUP).expect("our child");
     }
 
     pub(crate) fn is_over(&mut self) -> bool {

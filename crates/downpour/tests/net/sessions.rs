@@ -105,9 +105,20 @@ impl OneFile {
 
     /// Of what comes through a pipe instead.
     pub(crate) fn sender_of_pipe(&self, input: Stdio, more: &[&str]) -> Running {
+        self.sender_of_pipe_under(&[], input, more)
+    }
+
+    /// The same, run by another program, whose words come first.
+    pub(crate) fn sender_of_pipe_under(
+        &self,
+        under: &[&str],
+        input: Stdio,
+        more: &[&str],
+    ) -> Running {
         let ticket = self.ticket.to_str().unwrap();
         let own = ["send", "-", "--interface", "lo", "--listen", &self.address, "--ticket", ticket];
-        let mut program = self.scratch.program(None, "sender", &[&own[..], more].concat());
+        let words = [&own[..], more].concat();
+        let mut program = self.scratch.program_under(under, None, "sender", &words);
         program.stdin(input);
         self.scratch.start_command("sender", program)
     }
