@@ -9,7 +9,6 @@ use crate::skipped::skipped;
 use rustix::process::{Pid, Signal, kill_process};
 use std::env;
 use std::fs;
-use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread;
@@ -83,8 +82,9 @@ impl Server {
         server
     }
 
-    /// Starts it and waits until it listens, which is a little before it lets anybody in.
+    /// Starts it and waits until it lets people in, which is a little after it listens.
     pub(crate) fn start(&mut self) {
+        let before = self.times_ready();
         for _ in 0..ASKS_MAX {
             let ended = match &mut self.process {
                 Some(process) => process.try_wait().expect("our child").is_some(),
@@ -95,7 +95,7 @@ impl Server {
                 self.process = Some(self.command.spawn().expect("the server's program is there"));
             }
             thread::sleep(ASK_PAUSE);
-            if UnixStream::connect(self.folder.path().join(self.socket)).is_ok() {
+            if self.times_ready() > before {
                 return;
             }
         }
@@ -117,6 +117,14 @@ impl Server {
             "socket" => format!("mysql://root@localhost/{database}?socket={folder}/socket"),
             _ => format!("postgres://downpour@localhost/{database}?host={folder}"),
         }
+    }
+
+    /// How often it has said that it lets people in.
+    fn times_ready(&self) -> usize {
+        // PostgreSQL, MariaDB.
+        let words = ["ready to accept connections", "ready for connections"];
+        let log = self.log();
+        words.iter().map(|words| log.matches(words).count()).sum()
     }
 
     pub(crate) fn log(&self) -> String {
