@@ -3,6 +3,7 @@
 //! What runs inside the namespaces is this test program itself, asked through [`ROLE`] to be a probe.
 
 use crate::network::{Counters, Host, Network, Spec};
+use rustix::net::sockopt::set_socket_recv_buffer_size_force;
 use std::io::{BufRead as _, BufReader, Lines};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 use std::panic::AssertUnwindSafe;
@@ -10,10 +11,14 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Environment variable that makes the test `probe` do something: `send ADDRESS COUNT` or `receive ADDRESS`.
+/// Environment variable that makes the test `probe` do something: `send ADDRESS COUNT PAUSE_MS` or `receive ADDRESS`.
 const ROLE: &str = "DOWNPOUR_TEST_PROBE";
 const GROUP: &str = "239.192.77.1:7777";
 const PAYLOAD: usize = 1400;
+/// Between two datagrams, so that none is lost but what is lost on purpose.
+const PAUSE_MS: u64 = 1;
+/// More than all that is sent to a probe takes there: one that is not read for long loses nothing.
+const SOCKET_LEN: usize = 8 << 20;
 /// What ends a probe's counting; sent several times, because the network loses on purpose.
 const END: &[u8] = b"end";
 
@@ -30,21 +35,22 @@ fn probe() {
     let words: Vec<_> = role.split(' ').collect();
     let address: SocketAddr = words[1].parse().expect("an address");
     match words[0] {
-        "send" => send(address, words[2].parse().expect("a count")),
+        "send" => {
+            let pause = Duration::from_millis(words[3].parse().expect("milliseconds"));
+            send(address, words[2].parse().expect("a count"), pause);
+        }
         "receive" => receive(address),
         other => panic!("no role {other}"),
     }
 }
 
-fn send(to: SocketAddr, count: usize) {
+fn send(to: SocketAddr, count: usize, pause: Duration) {
     let any: IpAddr =
         if to.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { "::".parse().unwrap() };
     let socket = UdpSocket::bind((any, 0)).unwrap();
     for _ in 0..count {
         socket.send_to(&[0; PAYLOAD], to).unwrap();
-        // A socket holds about 90 of these: one that is not read for 90 ms loses nothing but what is lost on
-        // purpose.
-        std::thread::sleep(Duration::from_millis(1));
+        std::thread::sleep(pause);
     }
     for _ in 0..20 {
         std::thread::sleep(Duration::from_millis(5));
@@ -54,6 +60,7 @@ fn send(to: SocketAddr, count: usize) {
 
 fn receive(at: SocketAddr) {
     let socket = UdpSocket::bind(at).unwrap();
+    set_socket_recv_buffer_size_force(&socket, SOCKET_LEN).unwrap();
     if let IpAddr::V4(group) = at.ip()
         && group.is_multicast()
     {
@@ -90,9 +97,9 @@ impl Receiving {
     }
 }
 
-fn send_from(host: &Host, to: &str, count: u32) {
-    let status = probe_on(host, &format!("send {to} {count}")).stdout(Stdio::null()).status();
-    assert!(status.unwrap().success());
+fn send_from(host: &Host, to: &str, count: u32, pause_ms: u64) {
+    let mut probe = probe_on(host, &format!("send {to} {count} {pause_ms}"));
+    assert!(probe.stdout(Stdio::null()).status().unwrap().success());
 }
 
 fn passed(network: &Network, work: impl FnOnce()) -> Vec<Counters> {
@@ -108,7 +115,7 @@ fn datagrams_arrive_and_are_counted_on_both_families() {
     let to = &network.receivers[1];
     for at in [format!("{}:7777", to.ipv4), format!("[{}]:7777", to.ipv6)] {
         let receiving = Receiving::start(to, &at);
-        let passed = passed(&network, || send_from(&network.sender, &at, 100));
+        let passed = passed(&network, || send_from(&network.sender, &at, 100, PAUSE_MS));
         assert_eq!(receiving.count(), 100, "{at}");
         for bytes in [passed[0].tx_bytes, passed[2].rx_bytes] {
             let least = 100 * (PAYLOAD as u64 + 42);
@@ -125,7 +132,7 @@ fn each_receiver_loses_its_own_share() {
     };
     let receiving: Vec<_> =
         network.receivers.iter().map(|host| Receiving::start(host, GROUP)).collect();
-    send_from(&network.sender, GROUP, 4000);
+    send_from(&network.sender, GROUP, 4000, PAUSE_MS);
     let counts: Vec<_> = receiving.into_iter().map(Receiving::count).collect();
     // Five standard deviations of 4000 draws are 69.
     assert!(counts.iter().all(|count| (3731..=3869).contains(count)), "{counts:?}");
@@ -139,7 +146,8 @@ fn the_senders_link_has_its_rate() {
     };
     let receiving = Receiving::start(&network.receivers[0], GROUP);
     let start = Instant::now();
-    send_from(&network.sender, GROUP, 1000);
+    // At once: with pauses a slow machine would send no faster than the link is.
+    send_from(&network.sender, GROUP, 1000, 0);
     let took = start.elapsed();
     let arrived = u64::from(receiving.count()) * (PAYLOAD as u64 + 42);
     // A shaper cannot be fast; the machine may be slow. 64 kB pass at once, as much and 20 ms more wait in
@@ -160,7 +168,7 @@ fn with_snooping_only_members_get_the_stream() {
         network.is_member(0, "239.192.77.1")
     });
     assert!(joined, "the bridge did not hear of the member");
-    let passed = passed(&network, || send_from(&network.sender, GROUP, 500));
+    let passed = passed(&network, || send_from(&network.sender, GROUP, 500, PAUSE_MS));
     assert_eq!(receiving.count(), 500);
     assert!(passed[1].rx_packets >= 500 && passed[2].rx_packets < 50, "{passed:?}");
     assert!(!network.is_member(1, "239.192.77.1"));
