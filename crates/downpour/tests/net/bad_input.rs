@@ -2,7 +2,7 @@
 //! status. No root needed, but for a disk that is full.
 
 use crate::endings::stay;
-use crate::hardship::{small_disk, unmount};
+use crate::hardship::SmallDisk;
 use crate::network::{Network, Spec};
 use crate::payload;
 use crate::program::{Ended, Scratch};
@@ -269,10 +269,10 @@ fn a_target_that_cannot_be_written_or_is_too_small_is_told_on_both_sides() {
         text.contains("r7 failed: cannot write to /proc/downpour-test").then_some(())
     });
     let small = scratch.path("r0");
-    small_disk(&small, 4 << 20);
+    let full = SmallDisk::mount(&small, 4 << 20);
     let received = receiver(&scratch, 0, &ticket, &[]).wait();
     let (sent, left) = (waiting.wait(), fs::read_dir(&small).unwrap().count());
-    unmount(&small);
+    drop(full);
     received.expect(1);
     sent.expect(1);
     assert_eq!(left, 1, "only what the next attempt goes on from");
@@ -299,7 +299,7 @@ fn who_stays_and_had_no_room_before_the_start_is_waited_for() {
     }
     let session = OneFile::new(9_000_000);
     let small = session.scratch.path("r0");
-    small_disk(&small, 4 << 20);
+    let _full = SmallDisk::mount(&small, 4 << 20);
     let mut stays = stay(&session, "r0");
     let mut sender = session.sender(&["--receivers", "2", "--path", "tcp"]);
     sender.until(|s| s.err().contains("r0 failed: not enough space").then_some(()));
@@ -309,12 +309,10 @@ fn who_stays_and_had_no_room_before_the_start_is_waited_for() {
     let (sent, received) = (sender.wait(), other.wait());
     stays.until(|r| r.err().contains("the session is over; waiting").then_some(()));
     stays.terminate();
-    let (stayed, arrived) = (stays.wait(), session.arrived(0));
-    unmount(&small);
-    for ended in [sent, received, stayed] {
+    for ended in [sent, received, stays.wait()] {
         ended.expect(0);
     }
-    assert!(arrived);
+    assert!(session.arrived(0));
 }
 
 #[test]
