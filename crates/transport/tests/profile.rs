@@ -1,5 +1,9 @@
 //! The papers' profiles over real sockets, on the loopback.
 
+#[path = "../../downpour/tests/site/ports.rs"]
+mod ports;
+
+use crate::ports::port;
 use downpour_proto::profile::bmtp::StatusRule;
 use downpour_proto::profile::{
     Mode, Offer, Product, ReceiverConfig, ReceiverProfile, SenderConfig, SenderProfile, afdp, bmtp,
@@ -166,13 +170,17 @@ fn run(scene: Scene) -> SendOutcome {
     outcome
 }
 
+fn group(last: u8) -> Option<SocketAddr> {
+    Some(SocketAddr::from(([239, 192, 77, last], port())))
+}
+
 #[test]
 fn bmtp_brings_a_file_to_three_that_lose_some() {
     let outcome = run(Scene {
         sender: bmtp::sender(2000.0, f64::INFINITY),
         receiver: || bmtp::receiver(StatusRule::Kept),
         mode: Mode::Multicast,
-        group: "239.192.77.1:47011".parse().ok(),
+        group: group(1),
         connects: false,
         sizes: vec![2_000_001],
         receivers: 3,
@@ -184,9 +192,7 @@ fn bmtp_brings_a_file_to_three_that_lose_some() {
 
 #[test]
 fn afdp_brings_a_file_by_multicast_and_by_unicast() {
-    for (mode, group) in
-        [(Mode::Multicast, "239.192.77.2:47012".parse().ok()), (Mode::Unicast, None)]
-    {
+    for (mode, group) in [(Mode::Multicast, group(2)), (Mode::Unicast, None)] {
         let outcome = run(Scene {
             sender: afdp::sender(mode, AfdpLimits::Rabid),
             receiver: afdp::receiver,
@@ -208,7 +214,7 @@ fn fmtp_brings_a_series_of_products_to_three_that_lose_some() {
         sender: fmtp::sender(Rate::from_mbps(50), fmtp::KEEP),
         receiver: || fmtp::receiver(fmtp::LINK_RATE),
         mode: Mode::Multicast,
-        group: "239.192.77.3:47013".parse().ok(),
+        group: group(3),
         connects: true,
         // The first is long enough not to be missed altogether.
         sizes: (0..30).map(|n| if n == 0 { 500_000 } else { 1 + 7_777 * (n % 5) }).collect(),

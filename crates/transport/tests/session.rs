@@ -1,6 +1,10 @@
 //! A sender and receivers over real sockets: loopback multicast, sealed, with injected loss; every byte is
 //! compared. No control plane: the test hands out the secrets and serves the pulls itself.
 
+#[path = "../../downpour/tests/site/ports.rs"]
+mod ports;
+
+use crate::ports::port;
 use downpour_proto::receiver::Pull;
 use downpour_proto::sender::{Delivery, SenderStats};
 use downpour_proto::{
@@ -11,9 +15,10 @@ use downpour_transport::session::{
     Broken, ReceiveEvent, ReceiveHandle, ReceiveSetup, SendEvent, SendHandle, SendSetup, StreamOut,
 };
 use downpour_transport::{
-    Accepted, BlockSink, BlockSource, Codec, Group, Interface, MulticastReceiver, RecvOptions,
-    Secret, SendOptions, SourceError, Spare, Suite, UnicastSocket,
+    Accepted, BlockSink, BlockSource, Codec, Group, Interface, MulticastReceiver, RecvBatch,
+    RecvOptions, Secret, SendOptions, SourceError, Spare, Suite, UnicastSocket,
 };
+use std::collections::HashSet;
 use std::net::{SocketAddr, UdpSocket};
 use std::ops::Range;
 use std::os::fd::AsFd as _;
@@ -245,14 +250,14 @@ fn deliver(bytes: Bytes, receivers: u32, loss: f64, rate: Rate, port: u16) -> Se
 #[test]
 fn one_small_object_is_one_symbol() {
     let bytes = Bytes::random(133, Geometry::IPV4);
-    assert_eq!(deliver(bytes, 2, 0.0, Rate::from_mbps(50), 47_301).source_symbols, 1);
+    assert_eq!(deliver(bytes, 2, 0.0, Rate::from_mbps(50), port()).source_symbols, 1);
 }
 
 #[test]
 fn every_byte_arrives_through_loss() {
-    for (code, port) in [(Code::ReedSolomon, 47_302), (Code::Cauchy, 47_306)] {
+    for code in [Code::ReedSolomon, Code::Cauchy] {
         let bytes = Bytes::random(64 << 20, Geometry::full(1440, code));
-        let stats = deliver(bytes, 4, 0.05, Rate::from_mbps(400), port);
+        let stats = deliver(bytes, 4, 0.05, Rate::from_mbps(400), port());
         let (source, repair) = (stats.source_symbols, stats.repair_symbols);
         assert_eq!(source, (64u64 << 20).div_ceil(1440));
         assert_eq!(stats.cut_bytes, 0);
@@ -260,11 +265,34 @@ fn every_byte_arrives_through_loss() {
     }
 }
 
+/// Who is on the group without the session's secret hears how much is sent, and no content.
+#[test]
+fn what_a_stranger_hears_on_the_group_shows_no_content() {
+    /// Too long for two random pieces to be the same.
+    const PIECE: usize = 16;
+    let bytes = Bytes::random(100_000, Geometry::IPV4);
+    let pieces: HashSet<_> = bytes.bytes.chunks_exact(PIECE).map(<[u8]>::to_vec).collect();
+    let port = port();
+    let Net { group, interface, .. } = net(0, port);
+    // All of it finds room in a socket.
+    let stranger = MulticastReceiver::join(&group, &interface, &RecvOptions::default()).unwrap();
+    let symbols = deliver(bytes, 1, 0.0, Rate::from_mbps(50), port).source_symbols;
+    let (mut batch, mut heard) = (RecvBatch::new(), 0);
+    while stranger.recv(&mut batch).is_ok_and(|messages| messages > 0) {
+        for datagram in batch.datagrams() {
+            heard += 1;
+            let shown = datagram.bytes.windows(PIECE).find(|window| pieces.contains(*window));
+            assert_eq!(shown, None, "in datagram {heard}");
+        }
+    }
+    assert!(heard >= symbols, "{heard} datagrams of {symbols} symbols");
+}
+
 /// What is not sent of a block's zeros is there all the same, also where symbols were lost (`docs/protocol.md#PROD-13`).
 #[test]
 fn blocks_whose_last_symbol_is_cut_arrive_whole_through_loss() {
     let geometry = Geometry { block_symbols: 16, ..Geometry::full(1440, Code::Mixed) };
-    let stats = deliver(Bytes::products(8 << 20, geometry), 3, 0.05, Rate::from_mbps(200), 47_307);
+    let stats = deliver(Bytes::products(8 << 20, geometry), 3, 0.05, Rate::from_mbps(200), port());
     let blocks = (8u64 << 20).div_ceil(geometry.block_len());
     let mean = stats.cut_bytes / blocks;
     assert!((500..1_400).contains(&mean), "{mean} bytes were cut of each block");
@@ -298,6 +326,15 @@ fn net(len: usize, port: u16) -> Net {
     }
 }
 
+/// Waits until `what` holds.
+fn until(what: impl Fn() -> bool) {
+    let begun = Instant::now();
+    while !what() {
+        assert!(begun.elapsed() < PATIENCE, "it does not come true");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
 fn only_block(sender: &SendHandle) {
     sender.join(ReceiverId(1), Delivery::Stream, Secret::new([1; 32]));
     sender.offer(vec![(BlockId::data(0).unwrap(), 1)]);
@@ -314,7 +351,7 @@ fn a_source_that_panics_ends_the_sender_with_its_words() {
             let _ = told.send(broken);
         }
     });
-    let setup = net(100, 47_303).send_setup(Rate::from_mbps(10), feedback);
+    let setup = net(100, port()).send_setup(Rate::from_mbps(10), feedback);
     let sender =
         SendHandle::spawn(SendSetup { source: Arc::new(Faulty), on_event, ..setup }).unwrap();
     only_block(&sender);
@@ -331,7 +368,7 @@ fn a_callback_that_panics_ends_the_sender_too() {
         SendEvent::Broken(broken) => told.send(broken).unwrap(),
         event => panic!("no handling of {event:?}"),
     });
-    let setup = net(100, 47_304).send_setup(Rate::from_mbps(10), feedback);
+    let setup = net(100, port()).send_setup(Rate::from_mbps(10), feedback);
     let sender = SendHandle::spawn(SendSetup { on_event, ..setup }).unwrap();
     // Nobody is there: all is done at once, and that is told.
     sender.finish();
@@ -344,7 +381,7 @@ fn a_callback_that_panics_ends_the_sender_too() {
 #[test]
 fn a_receiver_that_is_forgotten_is_in_no_account() {
     let feedback = UnicastSocket::bind("127.0.0.1:0".parse().unwrap(), 1 << 20).unwrap();
-    let sender = SendHandle::spawn(net(100, 47_308).send_setup(Rate::from_mbps(10), feedback));
+    let sender = SendHandle::spawn(net(100, port()).send_setup(Rate::from_mbps(10), feedback));
     let sender = sender.unwrap();
     for id in 1..=2 {
         sender.join(ReceiverId(id), Delivery::Stream, Secret::new([id as u8; 32]));
@@ -356,7 +393,7 @@ fn a_receiver_that_is_forgotten_is_in_no_account() {
 
 #[test]
 fn a_sink_that_panics_ends_the_receiver_with_its_words() {
-    let net = net(100, 47_305);
+    let net = net(100, port());
     let feedback = UnicastSocket::bind("127.0.0.1:0".parse().unwrap(), 1 << 20).unwrap();
     let feedback_to = feedback.local_addr().unwrap();
     let (told, broken) = channel();
@@ -380,7 +417,7 @@ fn a_sink_that_panics_ends_the_receiver_with_its_words() {
 /// A probe does (`docs/protocol.md#CTL-2`).
 #[test]
 fn a_poll_does_not_show_that_the_stream_can_be_taken() {
-    let net = net(100, 47_310);
+    let net = net(100, port());
     let feedback = UnicastSocket::bind("127.0.0.1:0".parse().unwrap(), 1 << 20).unwrap();
     let (told, events) = channel();
     let on_event = Box::new(move |event| drop(told.send(event)));
@@ -388,9 +425,7 @@ fn a_poll_does_not_show_that_the_stream_can_be_taken() {
     let receiver = ReceiveHandle::spawn(ReceiveSetup { on_event, ..setup }).unwrap();
     let sender = SendHandle::spawn(net.send_setup(Rate::from_mbps(10), feedback)).unwrap();
     sender.start();
-    while receiver.snapshot().stats.received == 0 {
-        std::thread::sleep(Duration::from_millis(1));
-    }
+    until(|| receiver.snapshot().stats.received > 0);
     assert!(events.try_recv().is_err(), "a poll");
     // A session that runs probes too, as long as anybody joins.
     sender.probe();
@@ -401,7 +436,7 @@ fn a_poll_does_not_show_that_the_stream_can_be_taken() {
 
 #[test]
 fn who_cannot_join_again_says_that_it_has_no_stream() {
-    let net = net(100, 47_309);
+    let net = net(100, port());
     let feedback = UnicastSocket::bind("127.0.0.1:0".parse().unwrap(), 1 << 20).unwrap();
     let (told, events) = channel();
     let on_event = Box::new(move |event| drop(told.send(event)));
@@ -412,9 +447,7 @@ fn who_cannot_join_again_says_that_it_has_no_stream() {
     receiver.set_on_stream(false);
     // Behind the driver's back the socket becomes a member, as soon as it is none: its own attempt is refused.
     let (group, lo) = ([239, 77, 3, 1].into(), [127, 0, 0, 1].into());
-    while inlet.join_multicast_v4(&group, &lo).is_err() {
-        std::thread::sleep(Duration::from_millis(1));
-    }
+    until(|| inlet.join_multicast_v4(&group, &lo).is_ok());
     receiver.set_on_stream(true);
     assert_eq!(events.recv_timeout(PATIENCE), Ok(ReceiveEvent::StreamLost));
     receiver.stop();
@@ -423,7 +456,7 @@ fn who_cannot_join_again_says_that_it_has_no_stream() {
 /// Where full datagrams do not reach the one that greeted first (`docs/protocol.md#WAN-5`).
 #[test]
 fn who_greets_after_one_that_hears_nothing_and_pulls_gets_the_stream() {
-    let net = net(100, 47_311);
+    let net = net(100, port());
     let feedback = UnicastSocket::bind("127.0.0.1:0".parse().unwrap(), 1 << 20).unwrap();
     let feedback_to = feedback.local_addr().unwrap();
     let setup = net.send_setup(Rate::from_mbps(10), feedback);
@@ -439,9 +472,7 @@ fn who_greets_after_one_that_hears_nothing_and_pulls_gets_the_stream() {
         ReceiveHandle::spawn(setup).unwrap()
     };
     let deaf = receiver(1, 1.0);
-    while sender.snapshot().members.get(&ReceiverId(1)).is_none_or(|member| member.feedback == 0) {
-        std::thread::sleep(Duration::from_millis(1));
-    }
+    until(|| sender.snapshot().members.get(&ReceiverId(1)).is_some_and(|m| m.feedback > 0));
     deaf.set_on_stream(false);
     sender.set_delivery(ReceiverId(1), Delivery::Pull);
     let other = receiver(2, 0.0);
