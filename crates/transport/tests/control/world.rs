@@ -21,8 +21,12 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::{Notify, RwLock, mpsc};
+use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
+
+/// How long anything may take before a test fails instead of hanging. Not a measure of speed.
+const HANG: Duration = Duration::from_secs(120);
 
 /// What the session was told.
 #[derive(Debug, PartialEq)]
@@ -273,7 +277,7 @@ impl World {
 
     /// What the session was told next.
     pub(crate) async fn told(&mut self) -> Told {
-        self.told.recv().await.unwrap()
+        timeout(HANG, self.told.recv()).await.expect("it is told nothing more").unwrap()
     }
 
     pub(crate) fn told_nothing(&mut self) {
@@ -369,9 +373,12 @@ pub(crate) fn code(body: &[u8]) -> ErrorCode {
     serde_json::from_slice::<ApiError>(body).unwrap().code
 }
 
-/// Waits until `what` holds. A test that waits in vain is ended by its harness.
+/// Waits until `what` holds.
 pub(crate) async fn until(what: impl Fn() -> bool) {
-    while !what() {
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+    let holds = async {
+        while !what() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    timeout(HANG, holds).await.expect("it comes true");
 }
