@@ -404,9 +404,9 @@ mod tests {
 
     #[test]
     fn parts_are_joined_in_the_experiments_order() {
-        let folder = std::env::temp_dir().join(format!("downpour-join-{}", std::process::id()));
-        fs::create_dir_all(&folder).unwrap();
-        let experiment = experiment(&folder);
+        let folder = tempfile::tempdir().unwrap();
+        let folder = folder.path();
+        let experiment = experiment(folder);
         let odd = part(&folder.join("a"), &experiment, &[(2, 1, Some(1.5)), (0, 1, Some(1.25))]);
         let even = part(&folder.join("b"), &experiment, &[(1, 2, Some(1.75)), (1, 1, None)]);
         let out = folder.join("out");
@@ -425,7 +425,6 @@ mod tests {
 
         let twice = join(&experiment, &[odd.clone(), odd], &out).unwrap_err().to_string();
         assert!(twice.contains("another part has these runs too"), "{twice}");
-        fs::remove_dir_all(folder).unwrap();
     }
 
     #[test]
@@ -469,9 +468,9 @@ mod tests {
 
     #[test]
     fn a_run_that_was_cut_off_costs_no_other() {
-        let folder = std::env::temp_dir().join(format!("downpour-torn-{}", std::process::id()));
-        fs::create_dir_all(&folder).unwrap();
-        let experiment = experiment(&folder);
+        let folder = tempfile::tempdir().unwrap();
+        let folder = folder.path();
+        let experiment = experiment(folder);
         let runs = [(0, 1, Some(1.25)), (0, 2, Some(1.5)), (1, 1, Some(1.75))];
         let torn = part(&folder.join("a"), &experiment, &runs);
         let (file, out) = (torn.join(RUNS), folder.join("out"));
@@ -488,14 +487,13 @@ mod tests {
         let told = join(&experiment, std::slice::from_ref(&torn), &torn).unwrap_err().to_string();
         assert!(told.contains("give another folder"), "{told}");
         assert!(!torn.join("README.md").exists());
-        fs::remove_dir_all(folder).unwrap();
     }
 
     #[test]
     fn runs_of_two_campaigns_are_all_counted() {
-        let folder = std::env::temp_dir().join(format!("downpour-twice-{}", std::process::id()));
-        fs::create_dir_all(&folder).unwrap();
-        let experiment = experiment(&folder);
+        let folder = tempfile::tempdir().unwrap();
+        let folder = folder.path();
+        let experiment = experiment(folder);
         let runs = |wire| [(0, 1, Some(wire)), (0, 2, Some(wire))];
         let first = part(&folder.join("a"), &experiment, &runs(1.25));
         // It was stopped after one of two.
@@ -513,6 +511,5 @@ mod tests {
         let told = ["campaign", "repeat"].map(column);
         let told: Vec<_> = rows.map(|row| told.map(|at| row[at].to_owned())).collect();
         assert_eq!(told, [["1", "1"], ["2", "1"], ["1", "2"]]);
-        fs::remove_dir_all(folder).unwrap();
     }
 }

@@ -206,7 +206,8 @@ mod tests {
 
     #[test]
     fn programs_stand_together_cell_by_cell() {
-        let folder = std::env::temp_dir().join(format!("downpour-rates-{}", std::process::id()));
+        let folder = tempfile::tempdir().unwrap();
+        let folder = folder.path();
         let kept = |program: &str, cell: &str| Kept {
             program: program.to_owned(),
             cell: cell.to_owned(),
@@ -220,7 +221,7 @@ mod tests {
             fs::write(logs.join("rates.csv"), "time_s,packets_per_s\n0.5,4\n1.0,2\n").unwrap();
         }
         fs::write(folder.join("README.md"), "").unwrap();
-        draw(&folder, &all).unwrap();
+        draw(folder, &all).unwrap();
         let svg = |name: &str| fs::read_to_string(folder.join(name)).unwrap();
         let (first, second) =
             (svg("rates-receivers-8-loss-2.svg"), svg("rates-receivers-8-loss-8.svg"));
@@ -229,7 +230,6 @@ mod tests {
         assert!(first.contains(few) && second.contains(much));
         let page = svg("README.md");
         assert!(page.find("loss-2.svg") < page.find("loss-8.svg"), "{page}");
-        fs::remove_dir_all(folder).unwrap();
     }
 
     #[test]

@@ -45,7 +45,8 @@ mod tests {
 
     #[test]
     fn only_the_payload_is_taken() {
-        let path = std::env::temp_dir().join(format!("downpour-lab-sink-{}", std::process::id()));
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("payload");
         let payload = vec![7; 2_500_000];
         fs::write(&path, &payload).unwrap();
         assert!(compare(&payload[..], &path).is_ok());
@@ -55,6 +56,5 @@ mod tests {
         for (bytes, how) in [(&other[..], "others"), (&payload[1..], "less"), (&more, "more")] {
             assert!(compare(bytes, &path).unwrap_err().to_string().contains(how));
         }
-        fs::remove_file(path).unwrap();
     }
 }

@@ -717,10 +717,9 @@ mod tests {
 
     #[test]
     fn only_the_same_bytes_are_a_copy() {
-        let folder = std::env::temp_dir().join(format!("downpour-lab-{}", std::process::id()));
-        fs::create_dir_all(&folder).unwrap();
+        let folder = tempfile::tempdir().unwrap();
         let write = |name: &str, bytes: &[u8]| {
-            let path = folder.join(name);
+            let path = folder.path().join(name);
             fs::write(&path, bytes).unwrap();
             path
         };
@@ -731,6 +730,5 @@ mod tests {
         assert!(same(&file, &write("copy", &long)).unwrap());
         assert!(!same(&file, &write("other", &other)).unwrap());
         assert!(!same(&file, &write("short", &long[1..])).unwrap());
-        fs::remove_dir_all(folder).unwrap();
     }
 }
