@@ -11,7 +11,8 @@ use downpour_transport::{Accepted, BlockSink, BlockSource};
 use std::fs::{self, File};
 use std::io::Write;
 use std::os::fd::OwnedFd;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
@@ -290,28 +291,41 @@ fn a_file_is_written_in_place_and_what_is_there_already_is_not_taken_again() {
     assert!(fs::read(&path).unwrap() == fs::read(a.join("image")).unwrap());
 }
 
+/// A loop device, detached when this is dropped.
+struct LoopDevice(PathBuf);
+
+impl LoopDevice {
+    /// On this file; `None` where there can be none.
+    fn attach(backing: &Path) -> Option<Self> {
+        let output = Command::new("losetup").args(["-f", "--show"]).arg(backing).output().ok()?;
+        let path = String::from_utf8(output.stdout).unwrap();
+        output.status.success().then(|| Self(path.trim().into()))
+    }
+}
+
+impl Drop for LoopDevice {
+    fn drop(&mut self) {
+        let _ = Command::new("losetup").arg("-d").arg(&self.0).status();
+    }
+}
+
 #[test]
 fn a_block_device_is_written_in_place() {
     let (dir, a, _) = pair();
     let backing = dir.path().join("backing");
     write(&backing, &Random(8).bytes(12 << 20));
-    let attach =
-        std::process::Command::new("losetup").args(["-f", "--show"]).arg(&backing).output();
-    let device = match attach {
-        Ok(output) if output.status.success() => String::from_utf8(output.stdout).unwrap(),
-        _ => {
-            let why = "no loop device can be attached";
-            return not_here("a_block_device_is_written_in_place", why);
-        }
+    let Some(device) = LoopDevice::attach(&backing) else {
+        let name = "a_block_device_is_written_in_place";
+        return not_here(name, "no loop device can be attached");
     };
-    let path = Path::new(device.trim());
+    let path = device.0.as_path();
     sparse(&a.join("image"), 9 << 20, &[(0, 3 << 20), (5 << 20, 700_000)]);
     let sender = Sender::new(&contents(&a), MIDDLE);
     let raw = || Destination::Raw(path.to_owned());
     let mut receiver = sender.receiver(raw());
     receiver.carry(&sender, sender.order());
     receiver.summary();
-    let same = fs::read(path).unwrap()[..9 << 20] == fs::read(a.join("image")).unwrap();
+    assert!(fs::read(path).unwrap()[..9 << 20] == fs::read(a.join("image")).unwrap());
     sparse(&a.join("image"), 13 << 20, &[(0, 3 << 20)]);
     drop(receiver);
     let too_large = Sender::new(&contents(&a), MIDDLE);
@@ -319,9 +333,6 @@ fn a_block_device_is_written_in_place() {
     let id = BlockId::manifest(0).unwrap();
     let answer = receiver.store.accept(id, &too_large.block(id));
     let events = receiver.events();
-    drop(receiver);
-    let _ = std::process::Command::new("losetup").arg("-d").arg(path).status();
-    assert!(same);
     assert_eq!(answer, Accepted::Failed);
     let small = |event: &StoreEvent| {
         matches!(event, StoreEvent::Failed(StoreFailure::TooSmall { needed, available })
