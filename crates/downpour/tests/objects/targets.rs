@@ -11,6 +11,7 @@ use downpour_transport::{Accepted, BlockSink, BlockSource};
 use std::fs::{self, File};
 use std::io::Write;
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Arc, Mutex, mpsc};
@@ -102,19 +103,36 @@ fn input_that_can_be_read_twice_is_not_spooled() {
 
 #[test]
 fn input_that_cannot_be_read_again_is_lost_and_says_so() {
-    for cut in [true, false] {
+    for (cut, pulled) in [(true, false), (true, true), (false, false), (false, true)] {
         let (_dir, a, _) = pair();
         let path = a.join("input");
-        write(&path, &Random(4).bytes(3 * MIB));
+        let bytes = Random(4).bytes(3 * MIB);
+        write(&path, &bytes);
         let sender =
             streaming(File::open(&path).unwrap().into(), Path::new("/nowhere"), Geometry::IPV4);
         sender.order().into_iter().for_each(|id| drop(sender.block(id)));
+        let file = File::options().write(true).open(&path).unwrap();
+        // Another group, until its time has moved.
+        let changed = || fs::metadata(&path).map(|now| (now.ctime(), now.ctime_nsec())).unwrap();
+        let opened = changed();
+        while changed() == opened {
+            file.write_all_at(&[!bytes[2 * MIB]], 2 * MIB as u64).unwrap();
+        }
+        // The bytes that a receiver pulls are fewer than have a digest.
+        let pull = |buf: &mut [u8]| sender.source.read_data(MIB as u64 / 2, buf);
+        pull(&mut [0; 9]).unwrap();
         assert_eq!(sender.source.lost(), None);
         match cut {
-            true => File::options().write(true).open(&path).unwrap().set_len(5).unwrap(),
-            false => fs::write(&path, Random(5).bytes(3 * MIB)).unwrap(),
+            true => file.set_len(5).unwrap(),
+            false => file.write_all_at(&[!bytes[0]], 0).unwrap(),
         }
-        let again = sender.source.read(BlockId::data(0).unwrap(), &mut vec![0; 16 * MIB]);
+        let again = match pulled {
+            true => pull(&mut [0; 9]),
+            false => {
+                let mut buf = vec![0; 16 * MIB];
+                sender.source.read(BlockId::data(0).unwrap(), &mut buf).map(drop)
+            }
+        };
         let why = again.unwrap_err().reason;
         assert!(why.starts_with("the input changed while being sent: send it again"), "{why}");
         assert_eq!(sender.source.lost(), Some(why));

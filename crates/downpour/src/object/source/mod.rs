@@ -12,9 +12,10 @@
 //! session must tell the receivers ([`super::Store::withdraw`]). A pipe's input has nothing beside it that
 //! could still arrive: when it cannot be read again the session is over ([`ContentSource::lost`]).
 //!
-//! Every read is followed by a look at size and times. When only the change time moved (a chmod, a
+//! Every read of a file is followed by a look at size and times. When only the change time moved (a chmod, a
 //! new hard link), and whenever a block is read again for repair, whole groups are compared with their
-//! recorded digests.
+//! recorded digests. So are those of a pipe's input that is no spool, when bytes are pulled: unless it is a file
+//! that nobody has touched.
 
 mod ahead;
 mod files;
@@ -209,7 +210,12 @@ impl ContentSource {
         let end = offset.checked_add(buf.len() as u64);
         let covered = lock(&self.record).covered();
         match end {
-            Some(end) if end <= covered => self.fill(offset..end, buf).map(|()| flip(buf)),
+            Some(end) if end <= covered => {
+                self.fill(offset..end, buf)?;
+                self.check_pulled(offset..end)?;
+                flip(buf);
+                Ok(())
+            }
             _ => Err(failed("bytes were asked for that no manifest section covers yet")),
         }
     }
@@ -280,6 +286,26 @@ impl ContentSource {
             let recorded = lock(&self.record).digest(group);
             if recorded.is_some_and(|known| Ok(known) != files.digest(group)) {
                 return Err(files::CHANGED.into());
+            }
+        }
+        Ok(())
+    }
+
+    /// Who got false bytes pulls them again and again: if a pipe's input was written to, that has to show here.
+    fn check_pulled(&self, range: Range<u64>) -> Result<(), SourceError> {
+        let Content::Stream(stream) = &self.content else { return Ok(()) };
+        if !stream.is_touched() {
+            return Ok(());
+        }
+        let layout = self.tree.layout();
+        for number in layout.groups_in(range) {
+            let Some((group, len, known)) = lock(&self.record).group(&self.tree, number) else {
+                continue;
+            };
+            let mut whole = vec![0; (group.data.end - group.data.start) as usize];
+            stream.read(group.data.start, &mut whole)?;
+            if super::group::group_digest(layout, &group, len, &whole) != known {
+                return Err(stream.lose(files::CHANGED));
             }
         }
         Ok(())

@@ -7,7 +7,7 @@
 use super::files::read_exact_at;
 use super::{Content, ContentSource, SourceError, failed, lock};
 use crate::object::limits::GROUP_LEN;
-use crate::object::scan::{Scan, explain};
+use crate::object::scan::{Fingerprint, Scan, explain};
 use crate::object::tree::Mtime;
 use downpour_proto::Geometry;
 use rustix::fs::{FileType, Mode, OFlags};
@@ -23,6 +23,8 @@ pub(super) struct Stream {
     again: OwnedFd,
     base: u64,
     spool: Option<PathBuf>,
+    /// How the input looked at first, if it is a file: a device shows no change.
+    seen: Option<Fingerprint>,
     /// Bytes taken from the input.
     taken: Mutex<u64>,
     /// Why not all of it can be had again.
@@ -42,10 +44,9 @@ impl ContentSource {
         let mtime = Mtime { secs: now.as_secs() as i64, nanos: now.subsec_nanos() };
         let tree = Scan::stream_tree(name, mtime).map_err(|error| failed(error.to_string()))?;
         let stat = rustix::fs::fstat(&input).map_err(|error| failed(explain(error)))?;
-        let twice = matches!(
-            FileType::from_raw_mode(stat.st_mode),
-            FileType::RegularFile | FileType::BlockDevice
-        );
+        let kind = FileType::from_raw_mode(stat.st_mode);
+        let twice = matches!(kind, FileType::RegularFile | FileType::BlockDevice);
+        let seen = (kind == FileType::RegularFile).then(|| Fingerprint::of(&stat));
         let (again, base, spool) = if twice {
             let again = input.try_clone().map_err(|error| failed(error.to_string()))?;
             let base = rustix::fs::tell(&input).map_err(|error| failed(explain(error)))?;
@@ -53,9 +54,8 @@ impl ContentSource {
         } else {
             (spool_file(spool_folder)?, 0, Some(spool_folder.to_owned()))
         };
-        let stream =
-            Stream { input, again, base, spool, taken: Mutex::new(0), lost: OnceLock::new() };
-        let content = Content::Stream(stream);
+        let (taken, lost) = (Mutex::new(0), OnceLock::new());
+        let content = Content::Stream(Stream { input, again, base, spool, seen, taken, lost });
         Ok(Self::new(Arc::new(tree), geometry, content, Box::new(|_| {})))
     }
 }
@@ -63,6 +63,12 @@ impl ContentSource {
 impl Stream {
     pub(super) fn read(&self, offset: u64, buf: &mut [u8]) -> Result<(), SourceError> {
         read_exact_at(&self.again, buf, self.base + offset).map_err(|reason| self.lose(&reason))
+    }
+
+    /// Whether somebody may have written to what is read again. Only we write to the spool.
+    pub(super) fn is_touched(&self) -> bool {
+        let now = rustix::fs::fstat(&self.again).ok().map(|stat| Fingerprint::of(&stat));
+        self.spool.is_none() && (self.seen.is_none() || self.seen != now)
     }
 
     /// Bytes that were promised cannot be had again.
