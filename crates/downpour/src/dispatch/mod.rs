@@ -134,7 +134,9 @@ pub struct Dispatch {
     /// What fetches from here may take of their links, by site.
     budgets: Mutex<HashMap<String, Arc<PullBudget>>>,
     /// Turns to read files for others, by the folder that they lie in.
-    reads: Mutex<HashMap<PathBuf, Arc<Semaphore>>>,
+    reads: Turns,
+    /// Turns to look at what is offered, by the folder that it goes to.
+    looks: Turns,
     /// The place of the site that is the first to take files.
     turn: AtomicUsize,
     totals: Totals,
@@ -145,6 +147,9 @@ pub struct Dispatch {
     /// What lies where damaged copies were.
     contents: Arc<contents::Contents>,
 }
+
+/// Turns by folder.
+type Turns = Mutex<HashMap<PathBuf, Arc<Semaphore>>>;
 
 /// Since the daemon's start.
 #[derive(Debug, Default)]
@@ -219,7 +224,8 @@ impl Dispatch {
             paces: Mutex::default(),
             limits: Mutex::default(),
             budgets: Mutex::default(),
-            reads: Mutex::default(),
+            reads: Turns::default(),
+            looks: Turns::default(),
             turn: AtomicUsize::new(0),
             totals: Totals::default(),
             multicast: Mutex::default(),

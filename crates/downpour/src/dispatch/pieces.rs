@@ -5,7 +5,7 @@
 
 use super::load::open_folders;
 use super::sites::asker;
-use super::{Dispatch, lock};
+use super::{Dispatch, Turns, lock};
 use crate::api::{Allow, Given, Problem, Routes, Who};
 use crate::object::open_file;
 use crate::site::{Config, Fault, Remote, Site, blocking};
@@ -36,7 +36,11 @@ const READ_LEN: usize = 1 << 18;
 /// Files of a folder that are opened, or read, for others at once, a thread each.
 const READS_MAX: usize = 8;
 
-/// Folders that have turns of their own; the others share some. Together that is half of tokio's 512 threads for what may block.
+/// Offers to a folder that are looked at at once, a thread each at most.
+const LOOKS_MAX: usize = 4;
+
+/// Folders that have turns of their own; the others share some. Together these are three quarters of tokio's 512 threads for what may
+/// block.
 const FOLDERS_MAX: usize = 32;
 
 /// Some bytes of a file.
@@ -151,17 +155,14 @@ pub(super) async fn read_file<T: Send + 'static>(
 }
 
 impl Dispatch {
-    /// The turns to read what lies in the same configured folder, by the path alone: no disk is asked. One that does not answer
-    /// holds up its own folder.
+    /// The turns to read what lies in the same configured folder.
     pub(super) fn turns(&self, config: &Config, path: &Path) -> Arc<Semaphore> {
-        let folders = open_folders(config).into_iter().filter(|folder| path.starts_with(folder));
-        let longest = folders.max_by_key(|folder| folder.components().count());
-        let mut folder = longest.unwrap_or_default();
-        let mut turns = lock(&self.reads);
-        if turns.len() >= FOLDERS_MAX && !turns.contains_key(&folder) {
-            folder = PathBuf::new();
-        }
-        turns.entry(folder).or_insert_with(|| Arc::new(Semaphore::new(READS_MAX))).clone()
+        turns_in(&self.reads, READS_MAX, config, path)
+    }
+
+    /// The turns to look at offers to a folder: who reads what lies there does not wait for them.
+    pub(super) fn looks(&self, config: &Config, folder: &Path) -> Arc<Semaphore> {
+        turns_in(&self.looks, LOOKS_MAX, config, folder)
     }
 
     /// What a site may fetch from here now.
@@ -176,6 +177,19 @@ impl Dispatch {
         }
         budget
     }
+}
+
+/// The turns in the configured folder where this lies, by the path alone: no disk is asked. One that does not answer holds up its
+/// own folder.
+fn turns_in(turns: &Turns, most: usize, config: &Config, path: &Path) -> Arc<Semaphore> {
+    let folders = open_folders(config).into_iter().filter(|folder| path.starts_with(folder));
+    let longest = folders.max_by_key(|folder| folder.components().count());
+    let mut folder = longest.unwrap_or_default();
+    let mut turns = lock(turns);
+    if turns.len() >= FOLDERS_MAX && !turns.contains_key(&folder) {
+        folder = PathBuf::new();
+    }
+    turns.entry(folder).or_insert_with(|| Arc::new(Semaphore::new(most))).clone()
 }
 
 /// Read with the leave of who shares the link.

@@ -24,12 +24,13 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
+use tokio::time::timeout_at;
 use utoipa::{IntoParams, OpenApi};
 
 /// Batches that are known at once, ended ones included, whose receipts take memory: a megabyte at most each. What was told makes
 /// way for what is offered.
 const KNOWN_MAX: usize = 256;
-/// How long an offer waits for the disk of its folder: less than its source waits for the answer.
+/// How long an offer waits for its turn, the disk of its folder and the catalog: less than its source waits for the answer.
 const LOOK_TIME: Duration = Duration::from_secs(25);
 /// Longest wait for a batch's end in one answer.
 const WAIT_MAX_S: u64 = 20;
@@ -100,32 +101,34 @@ async fn offer(
 }
 
 /// Judges an offer of files that go to this folder, whose disk may not answer. Then few such looks are under way, however often
-/// something is offered, and each is told so while its source still waits.
+/// something is offered, and each source is told so while it still waits.
 async fn look(
     site: &Arc<Site>,
     dispatch: &Arc<Dispatch>,
     folder: PathBuf,
     offer: Offer,
 ) -> Result<Judged, Problem> {
-    let (turns, at) = (dispatch.turns(&site.config(), &folder), folder.display().to_string());
+    let (turns, at) = (dispatch.looks(&site.config(), &folder), folder.display().to_string());
+    let (until, waited) = (tokio::time::Instant::now() + LOOK_TIME, LOOK_TIME.as_secs());
+    let Ok(turn) = timeout_at(until, turns.acquire_owned()).await else {
+        let what = format!("{at} was busy with other offers for {waited} s");
+        return Err(busy(what, "offer it later; if that lasts, see to its disk"));
+    };
+    let turn = turn.expect("it is never closed");
     let (site, dispatch) = (site.clone(), dispatch.clone());
-    let judged = async {
-        let turn = turns.acquire_owned().await.expect("it is never closed");
-        let judged = tokio::spawn(async move {
-            // It ends with the work, though nobody may wait for that any more.
-            let _turn = turn;
-            let (folder, id) = (may_receive(&site, folder).await?, offer.batch.clone());
-            let mut judged = judge(&site, &dispatch.room, &folder, offer).await?;
-            here::find(&site, &dispatch.contents, &folder, &id, &mut judged).await?;
-            Ok::<_, Fault>(judged)
-        });
-        judged.await?
+    let judged = tokio::spawn(async move {
+        // It ends with the work, though nobody may wait for that any more.
+        let _turn = turn;
+        let (folder, id) = (may_receive(&site, folder).await?, offer.batch.clone());
+        let mut judged = judge(&site, &dispatch.room, &folder, offer).await?;
+        here::find(&site, &dispatch.contents, &folder, &id, &mut judged).await?;
+        Ok::<_, Fault>(judged)
+    });
+    let Ok(judged) = timeout_at(until, judged).await else {
+        let what = format!("{at} or the catalog has not answered within {waited} s");
+        return Err(busy(what, "see to its disk and to the catalog, and offer it later"));
     };
-    let Ok(judged) = tokio::time::timeout(LOOK_TIME, judged).await else {
-        let what = format!("{at} has not answered for {} s", LOOK_TIME.as_secs());
-        return Err(busy(what, "see to its disk, and offer it later"));
-    };
-    Ok(judged?)
+    Ok(judged.map_err(Fault::from)??)
 }
 
 /// Whether one more batch may be known. Those that were told make room for it, the oldest first: whose source has lost the
@@ -316,6 +319,7 @@ mod tests {
     use std::collections::{HashMap, HashSet};
     use std::sync::Arc;
     use std::time::{Duration, Instant};
+    use tokio::sync::Semaphore;
 
     #[tokio::test]
     async fn an_offer_is_answered_though_the_disk_of_its_folder_does_not() {
@@ -326,18 +330,24 @@ mod tests {
         daemon.end(Duration::ZERO).await;
         let (site, inbox) = (daemon.site, folder.path().join("inbox"));
         let dispatch = Arc::new(Dispatch::new(&site, &Arc::default()));
-        let turns = dispatch.turns(&site.config(), &inbox);
+        let all = |turns: Arc<Semaphore>| {
+            let all = u32::try_from(turns.available_permits()).unwrap();
+            turns.try_acquire_many_owned(all).unwrap()
+        };
         let looked = async || {
             let items = vec![Taken::example("x", 1).item];
             let offer = Offer { batch: "0".repeat(32), items };
             look(&site, &dispatch, inbox.clone(), offer).await.map(|judged| judged.said.len())
         };
+        // Who reads there has no turn that an offer needs.
+        let _reads = all(dispatch.turns(&site.config(), &inbox));
         assert_eq!(looked().await.unwrap(), 1);
         // Earlier ones have all that there are.
-        let all = u32::try_from(turns.available_permits()).unwrap();
-        let held = turns.acquire_many_owned(all).await.unwrap();
+        let held = all(dispatch.looks(&site.config(), &inbox));
         tokio::time::pause();
-        assert_eq!(looked().await.unwrap_err().class(), Some(ErrorClass::OutOfResources));
+        let busy = looked().await.unwrap_err();
+        assert_eq!(busy.class(), Some(ErrorClass::OutOfResources));
+        assert!(busy.what.contains("busy with other offers"), "{}", busy.what);
         tokio::time::resume();
         drop(held);
         assert_eq!(looked().await.unwrap(), 1);
