@@ -28,7 +28,7 @@ const READY_MAX: usize = 64;
 /// How long receivers may take to read the rest after the end.
 const LINGER: Duration = Duration::from_secs(5);
 
-/// The session ends when for so long all that is sent to the group is refused.
+/// The session ends when for so long all that is sent to the group, or to each of its members, is refused.
 const OUTAGE_MAX: Duration = Duration::from_secs(3);
 
 /// After one could not be taken nobody who connects is looked at for so long: the process may have no descriptor left.
@@ -171,7 +171,7 @@ struct Rest {
     on_event: Box<dyn FnMut(Timestamp, SendEvent) + Send>,
 }
 
-/// What becomes of what is sent to the group.
+/// What becomes of what is sent to the group, or to each of its members.
 #[derive(Debug, Default)]
 struct Outage {
     /// Something has left.
@@ -422,9 +422,11 @@ impl Sending {
                 self.outage.judge(self.clock.now(), sent).map_err(ProfileError::Network)
             }
             To::Each => {
-                for address in self.machine.joined_ids().filter_map(|id| self.address(id)) {
-                    // So is what finds the buffer full.
-                    let _ = send(address);
+                let all = self.machine.joined_ids().filter_map(|id| self.address(id));
+                // What one of them takes is not refused, and what finds the buffer full is lost like any.
+                if let Some(sent) = all.map(send).reduce(Result::or) {
+                    let judged = self.outage.judge(self.clock.now(), sent);
+                    judged.map_err(ProfileError::Network)?;
                 }
                 Ok(true)
             }
@@ -595,6 +597,18 @@ mod tests {
         sending.packet = vec![7; 100];
         assert!(sending.setup.socket.send(&sending.packet, address).is_err());
         assert!(sending.send(To::Each).unwrap() && sending.send(To::Datagram(id)).unwrap());
+        let alone = std::mem::take(&mut sending.outage);
+        assert!(alone.end().is_err(), "nothing has left");
+        // Another one can be sent to.
+        let (other, home) = (ReceiverId(2), sending.setup.socket.local_addr().unwrap());
+        assert!(sending.machine.connect(now, other));
+        sending.peers.insert(other, home);
+        let [high, low] = home.port().to_be_bytes();
+        sending.machine.handle_stream(now, other, &[0, 5, 2, high, low]).unwrap();
+        for _ in 0..2 {
+            assert!(sending.send(To::Each).unwrap());
+            assert!(sending.outage.left && sending.outage.refused.is_none());
+        }
     }
 
     #[test]
