@@ -92,23 +92,24 @@ impl Part {
 
     /// Removes a part, unless another fetch writes to it, and what was noted of it, also of one that has become the file.
     pub(super) fn discard(path: &Path) -> io::Result<()> {
-        Self::discard_unless(path, || false)
+        Self::discard_unless(path, || false).map(drop)
     }
 
-    /// The same, unless it is wanted, when nobody can begin to write to it.
-    fn discard_unless(path: &Path, is_wanted: impl FnOnce() -> bool) -> io::Result<()> {
+    /// The same, unless it is wanted, when nobody can begin to write to it. Whether it was removed.
+    fn discard_unless(path: &Path, is_wanted: impl FnOnce() -> bool) -> io::Result<bool> {
         // One that is gone is made again, for its lock: notes that are there may be another fetch's by now.
         let file = match options().create(true).open(path) {
             Ok(file) => file,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
             Err(error) => return Err(error),
         };
-        if lock(&file, path)? && !is_wanted() {
+        let is_unwanted = lock(&file, path)? && !is_wanted();
+        if is_unwanted {
             remove(&owner_of(path))?;
             Journal::of(path).forget()?;
             fs::remove_file(path)?;
         }
-        Ok(())
+        Ok(is_unwanted)
     }
 }
 
@@ -168,7 +169,8 @@ pub(in crate::dispatch) fn sweep(config: &Config) {
         // Fetches begin meanwhile.
         let is_wanted = || self::wanted(config).is_none_or(|wanted| wanted.contains(digest));
         match Part::discard_unless(&path, is_wanted) {
-            Ok(()) => tracing::info!(path = %path.display(), "no fetch goes on with it: removed"),
+            Ok(true) => tracing::info!(path = %path.display(), "no fetch goes on with it: removed"),
+            Ok(false) => {}
             Err(error) => tracing::warn!(path = %path.display(), %error, "a part stays"),
         }
     }
@@ -300,9 +302,9 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let part = folder.path().join("x.part");
         fs::write(&part, "x").unwrap();
-        Part::discard_unless(&part, || true).unwrap();
+        assert!(!Part::discard_unless(&part, || true).unwrap());
         assert!(part.exists());
-        Part::discard(&part).unwrap();
+        assert!(Part::discard_unless(&part, || false).unwrap());
         assert!(!part.exists());
     }
 }
