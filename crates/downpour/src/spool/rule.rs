@@ -189,6 +189,8 @@ mod tests {
             // At each start one would take the other's files for gone.
             (format!("{rule}{spools}'/t'\nprefix = 'raw/'"), "spool.1.prefix", "\"raw/\" and"),
             (format!("{rule}{rule}"), "name", "of its own"),
+            (rule.replace("'a'", &format!("'{}'", "a".repeat(256))), "rule.0.name", "255 bytes"),
+            (rule.replace("'a'", r#""a\u0000""#), "rule.0.name", "none of them zero"),
             (rule.replace("beta", "alpha"), "to", "the other site"),
             (rule.replace("beta", "delta"), "to", "beta, gamma"),
             (rule.replace("to = 'beta'", ""), "to", "receivers"),

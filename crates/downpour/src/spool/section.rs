@@ -8,7 +8,7 @@ use crate::described;
 use crate::object::{TreeError, check_item_name};
 use crate::site::section::{Complaint, named_twice};
 use crate::units::{parse_duration, parse_share, parse_size};
-use downpour_catalog::{DigestKind, Glob};
+use downpour_catalog::{DigestKind, Glob, WORD_BYTES_MAX};
 use serde::{Deserialize, Deserializer, de::Error as _};
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
@@ -373,6 +373,11 @@ pub fn check(
         };
         if rule.name.is_empty() || !names.insert(rule.name.as_str()) {
             say("name", "it is empty or taken", "give each rule a name of its own");
+        }
+        // The catalog refuses it, and no spool could be opened.
+        if rule.name.len() > WORD_BYTES_MAX || rule.name.contains('\0') {
+            let todo = format!("give it one of at most {WORD_BYTES_MAX} bytes, none of them zero");
+            say("name", "the catalog takes no such name", &todo);
         }
         check_sites(own, sites, rule, &mut say);
         check_rule(own, spools, rule, &mut say);
