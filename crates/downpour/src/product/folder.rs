@@ -339,7 +339,7 @@ mod tests {
         std::fs::create_dir(&other).unwrap();
         let Some(_mounted) = Mounted::bind(&own, &other) else {
             let name = "the_receivers_own_folder_takes_no_file_of_a_site_whatever_its_name";
-            return println!("skipped: {name}: cannot mount (not root)");
+            return crate::skipped::skipped(name, "needs root to mount");
         };
         let mut staged = None;
         folder.write(1, &mut staged, b"abc").unwrap();

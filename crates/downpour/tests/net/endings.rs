@@ -3,6 +3,7 @@
 use crate::payload;
 use crate::program::{HANG, Running, Scratch};
 use crate::sessions::{OneFile, address, receiver, sender};
+use crate::skipped::skipped;
 use downpour::report::{ReceiverState, Report};
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 use std::fs::{self, File};
@@ -299,8 +300,7 @@ fn a_sender_that_is_not_open_yet_is_ended_by_one_signal() {
 fn a_receiver_that_cannot_sync_gives_no_receipt() {
     let test = "a_receiver_that_cannot_sync_gives_no_receipt";
     if Command::new("strace").arg("-V").output().is_err() {
-        println!("skipped: {test}: needs strace (make test-setup installs it)");
-        return;
+        return skipped(test, "needs strace (make test-setup installs it)");
     }
     let session = OneFile::new(3_000_000);
     let failing = ["trace=syncfs,fdatasync", "-e", "inject=syncfs,fdatasync:error=EIO"];

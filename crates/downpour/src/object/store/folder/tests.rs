@@ -9,7 +9,7 @@ use crate::object::store::StoreFailure;
 use crate::object::store::target::{Fault, GroupData, KnownGroup, Target};
 use crate::object::tree::{EntryId, Tree};
 use crate::receipt::tests::Mounted;
-use crate::skipped::skipped;
+use crate::skipped::{not_here, skipped};
 use rustix::fs::{MemfdFlags, Mode, OFlags, SealFlags, Uid};
 use std::ffi::OsStr;
 use std::fs::{self, Permissions};
@@ -94,7 +94,7 @@ fn only_the_holes_of_a_part_that_was_there_are_looked_at() {
     let (tree, id) = (scan(&a), EntryId(0));
     if tree.layout().data_len() != 2 << 20 {
         let name = "only_the_holes_of_a_part_that_was_there_are_looked_at";
-        return println!("skipped: {name}: this file system has no holes");
+        return not_here(name, "this file system has no holes");
     }
     let groups: Vec<_> = groups_of(&tree, id, &content, size).collect();
     let all: Vec<_> = groups.iter().map(|(known, _)| known.clone()).collect();
@@ -301,7 +301,7 @@ fn two_names_of_one_file_do_not_replace_each_other() {
     }
     let Some(_mounted) = Mounted::bind(&b.join("a/one"), &b.join("a/two")) else {
         let name = "two_names_of_one_file_do_not_replace_each_other";
-        return println!("skipped: {name}: cannot mount (not root)");
+        return skipped(name, "needs root to mount");
     };
     for name in ["one", "two"] {
         fs::write(a.join(name).join("x"), name).unwrap();
@@ -337,7 +337,7 @@ fn the_receivers_own_folder_is_no_folder_of_the_tree_whatever_its_name() {
     fs::create_dir(b.join("a")).unwrap();
     let Some(_mounted) = Mounted::bind(&b.join(".downpour"), &b.join("a")) else {
         let name = "the_receivers_own_folder_is_no_folder_of_the_tree_whatever_its_name";
-        return println!("skipped: {name}: cannot mount (not root)");
+        return skipped(name, "needs root to mount");
     };
     let failed = target.start(&scan(&a)).unwrap().failed;
     assert_eq!(failed.len(), 2, "the folder, and what is in it: {failed:?}");
