@@ -36,6 +36,7 @@ mod units;
 use clap::{Parser, Subcommand};
 use std::io::{self, Write as _};
 use std::net::Ipv4Addr;
+use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -131,13 +132,18 @@ enum TcpVerb {
         file: PathBuf,
         #[arg(long)]
         congestion: String,
+        /// To each host
+        #[arg(long)]
+        connections: NonZeroU32,
         #[arg(long)]
         sequential: bool,
         hosts: Vec<Ipv4Addr>,
     },
     Receive {
         file: PathBuf,
-        /// Compare what comes with the file instead of writing it
+        #[arg(long)]
+        connections: NonZeroU32,
+        /// Compare what comes, over one connection, with the file instead of writing it
         #[arg(long)]
         compare: bool,
     },
@@ -173,10 +179,12 @@ fn run(verb: Verb) -> io::Result<()> {
         }
         Verb::Emulator(EmulatorVerb::Serve) => emulator::serve::serve()?,
         Verb::Guard { name } => footprint::guard(&name)?,
-        Verb::Tcp(TcpVerb::Send { file, congestion, sequential, hosts }) => {
-            programs::tcp::send(&file, &hosts, &congestion, sequential)?;
+        Verb::Tcp(TcpVerb::Send { file, congestion, connections, sequential, hosts }) => {
+            programs::tcp::send(&file, &hosts, &congestion, connections, sequential)?;
         }
-        Verb::Tcp(TcpVerb::Receive { file, compare }) => programs::tcp::receive(&file, compare)?,
+        Verb::Tcp(TcpVerb::Receive { file, connections, compare }) => {
+            programs::tcp::receive(&file, connections, compare)?;
+        }
         Verb::Sink { payload } => sink::compare(io::stdin().lock(), &payload)?,
         Verb::Tracker => programs::aria2::track()?,
         Verb::Probe(ProbeVerb::Send { to, count, bytes, interval_ns }) => {

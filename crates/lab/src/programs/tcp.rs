@@ -1,14 +1,17 @@
 //! Plain TCP to each receiver, one after another or all at once: what a unicast copy costs at best.
 //!
-//! Sender and receiver are `lab tcp …`: a file in, a file out, nothing between.
+//! Sender and receiver are `lab tcp …`: a file in, a file out, nothing between but eight bytes that tell where in the file a
+//! connection begins.
 
 use super::{Program, text};
 use crate::sink;
 use crate::stage::{Proof, Stage};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, connect, socket_with, sockopt};
 use std::fs::File;
-use std::io::{self, Read as _, Write as _};
+use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
 use std::net::{Ipv4Addr, SocketAddrV4, TcpListener, TcpStream};
+use std::num::NonZeroU32;
+use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 use std::thread;
 
@@ -24,7 +27,7 @@ pub(super) const PROGRAMS: &[Program] = &[
         tools: &["lab"],
         package: None,
         shares_uplinks: false,
-        run: |stage| run(stage, "cubic", &[]),
+        run: |stage| run(stage, "cubic", 1, &[]),
     },
     Program {
         name: "tcp-parallel-discard",
@@ -34,7 +37,7 @@ pub(super) const PROGRAMS: &[Program] = &[
         shares_uplinks: false,
         run: |stage| {
             stage.proof = Proof::Vouched;
-            run(stage, "cubic", &[])
+            run(stage, "cubic", 1, &[])
         },
     },
     Program {
@@ -43,7 +46,7 @@ pub(super) const PROGRAMS: &[Program] = &[
         tools: &["lab"],
         package: None,
         shares_uplinks: false,
-        run: |stage| run(stage, "cubic", &["--sequential"]),
+        run: |stage| run(stage, "cubic", 1, &["--sequential"]),
     },
     Program {
         name: "tcp-parallel-bbr",
@@ -51,22 +54,38 @@ pub(super) const PROGRAMS: &[Program] = &[
         tools: &["lab"],
         package: None,
         shares_uplinks: false,
-        run: |stage| run(stage, "bbr", &[]),
+        run: |stage| run(stage, "bbr", 1, &[]),
+    },
+    Program {
+        name: "tcp-parallel-8",
+        about: "eight connections to each receiver, CUBIC, each with an eighth of the file",
+        tools: &["lab"],
+        package: None,
+        shares_uplinks: false,
+        run: |stage| run(stage, "cubic", 8, &[]),
     },
 ];
 
-fn run(stage: &mut Stage<'_>, congestion: &str, order: &[&str]) -> io::Result<()> {
+fn run(
+    stage: &mut Stage<'_>,
+    congestion: &str,
+    connections: u32,
+    order: &[&str],
+) -> io::Result<()> {
     let payload = text(stage.payload.to_owned());
+    let connections = connections.to_string();
     for i in 0..stage.cell.receivers {
         let copy = text(stage.copy(i));
         let to: &[&str] = match stage.proof {
             Proof::Compared => &[&copy],
             Proof::Vouched | Proof::Unproved => &["--compare", &payload],
         };
-        stage.receiver(i, "lab", &[&["tcp", "receive"][..], to].concat())?;
+        let fixed = ["tcp", "receive", "--connections", &connections];
+        stage.receiver(i, "lab", &[&fixed[..], to].concat())?;
     }
     stage.settle();
-    let fixed = ["tcp", "send", "--congestion", congestion, "--file", &payload];
+    let told = ["--congestion", congestion, "--connections", &connections, "--file", &payload];
+    let fixed = [&["tcp", "send"][..], &told].concat();
     let hosts = stage.network.receivers.iter().map(|host| host.ipv4.as_str());
     let hosts: Vec<&str> = hosts.collect();
     stage.sender("lab", &[&fixed[..], order, &hosts].concat())?;
@@ -74,27 +93,53 @@ fn run(stage: &mut Stage<'_>, congestion: &str, order: &[&str]) -> io::Result<()
     stage.wait_senders()
 }
 
-/// Sends the file to each host.
+/// Sends the file to each host, over so many connections.
 pub(crate) fn send(
     file: &Path,
     hosts: &[Ipv4Addr],
     congestion: &str,
+    connections: NonZeroU32,
     sequential: bool,
 ) -> io::Result<()> {
-    let to = |host: &Ipv4Addr| -> io::Result<()> {
+    let hosts: Vec<_> = hosts.iter().map(|host| SocketAddrV4::new(*host, PORT)).collect();
+    deliver(file, &hosts, congestion, connections, sequential)
+}
+
+fn deliver(
+    file: &Path,
+    hosts: &[SocketAddrV4],
+    congestion: &str,
+    connections: NonZeroU32,
+    sequential: bool,
+) -> io::Result<()> {
+    let step = File::open(file)?.metadata()?.len().div_ceil(connections.get().into());
+    let part = |host: SocketAddrV4, number: u32| -> io::Result<()> {
+        let begin = step * u64::from(number);
         let mut file = File::open(file)?;
-        let mut stream = connected(SocketAddrV4::new(*host, PORT), congestion)?;
+        file.seek(SeekFrom::Start(begin))?;
+        let mut stream = connected(host, congestion)?;
+        stream.write_all(&begin.to_be_bytes())?;
         // In the kernel: sendfile.
-        io::copy(&mut file, &mut stream)?;
+        io::copy(&mut file.take(step), &mut stream)?;
         stream.shutdown(std::net::Shutdown::Write)?;
         // The receiver closes when it has all.
         stream.read_to_end(&mut Vec::new()).map(drop)
     };
+    let to = |hosts: &[SocketAddrV4]| {
+        let parts = hosts.iter().flat_map(|host| (0..connections.get()).map(|n| (*host, n)));
+        let part = &part;
+        at_once(parts.map(|(host, number)| move || part(host, number)))
+    };
     if sequential {
-        return hosts.iter().try_for_each(to);
+        return hosts.chunks(1).try_for_each(to);
     }
+    to(hosts)
+}
+
+/// Each on a thread of its own.
+fn at_once<F: FnOnce() -> io::Result<()> + Send>(all: impl Iterator<Item = F>) -> io::Result<()> {
     thread::scope(|scope| {
-        let all: Vec<_> = hosts.iter().map(|host| scope.spawn(move || to(host))).collect();
+        let all: Vec<_> = all.map(|one| scope.spawn(one)).collect();
         all.into_iter().try_for_each(|one| one.join().expect("no thread panics"))
     })
 }
@@ -108,29 +153,52 @@ fn connected(to: SocketAddrV4, congestion: &str) -> io::Result<TcpStream> {
     Ok(socket.into())
 }
 
-/// Takes one file, or compares what comes with it.
-pub(crate) fn receive(file: &Path, compare: bool) -> io::Result<()> {
-    let listener = TcpListener::bind(("0.0.0.0", PORT))?;
-    let (mut stream, _) = listener.accept()?;
+/// Takes one file over so many connections, or compares what comes over one with it.
+pub(crate) fn receive(file: &Path, connections: NonZeroU32, compare: bool) -> io::Result<()> {
+    take(&TcpListener::bind(("0.0.0.0", PORT))?, file, connections, compare)
+}
+
+fn take(
+    listener: &TcpListener,
+    file: &Path,
+    connections: NonZeroU32,
+    compare: bool,
+) -> io::Result<()> {
+    let accepted = (0..connections.get()).map(|_| -> io::Result<_> {
+        let (mut stream, _) = listener.accept()?;
+        let mut begin = [0; 8];
+        stream.read_exact(&mut begin)?;
+        Ok((stream, u64::from_be_bytes(begin)))
+    });
     if compare {
-        return sink::compare(stream, file);
+        return accepted.into_iter().try_for_each(|came| sink::compare(came?.0, file));
     }
-    let mut file = File::create(file)?;
+    let file = File::create(file)?;
+    let accepted: Vec<_> = accepted.collect::<io::Result<_>>()?;
+    let file = &file;
+    at_once(accepted.into_iter().map(|(stream, begin)| move || keep(stream, file, begin)))
+}
+
+/// Writes what comes into the file, from there on.
+fn keep(mut stream: TcpStream, file: &File, mut at: u64) -> io::Result<()> {
     let mut buffer = vec![0; BUFFER_BYTES];
     loop {
         let len = stream.read(&mut buffer)?;
         if len == 0 {
             return Ok(());
         }
-        file.write_all(&buffer[..len])?;
+        file.write_all_at(&buffer[..len], at)?;
+        at += len as u64;
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::connected;
+    use super::{connected, deliver, take};
     use rustix::net::sockopt::tcp_congestion;
     use std::net::{Ipv4Addr, SocketAddrV4, TcpListener};
+    use std::num::NonZeroU32;
+    use std::{fs, thread};
 
     #[test]
     fn a_connection_begins_with_the_congestion_control_that_it_is_to_have() {
@@ -144,5 +212,24 @@ mod tests {
         assert!(connected(to, "no such thing").is_err());
         listener.set_nonblocking(true).unwrap();
         assert!(listener.accept().is_err());
+    }
+
+    #[test]
+    fn a_file_comes_over_any_number_of_connections() {
+        for (len, connections) in [(0, 1), (5, 8), (100_003, 1), (3 << 20, 8)] {
+            let folder = tempfile::tempdir().unwrap();
+            let (from, to) = (folder.path().join("from"), folder.path().join("to"));
+            let bytes: Vec<u8> = (0..len).map(|n: u32| (n % 251) as u8).collect();
+            fs::write(&from, &bytes).unwrap();
+            let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+            let (host, port) = (Ipv4Addr::LOCALHOST, listener.local_addr().unwrap().port());
+            let connections = NonZeroU32::new(connections).unwrap();
+            thread::scope(|scope| {
+                scope.spawn(|| take(&listener, &to, connections, false).unwrap());
+                deliver(&from, &[SocketAddrV4::new(host, port)], "reno", connections, false)
+                    .unwrap();
+            });
+            assert_eq!(fs::read(&to).unwrap(), bytes, "{len} over {connections}");
+        }
     }
 }
