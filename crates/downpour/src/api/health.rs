@@ -171,6 +171,8 @@ mod tests {
         let text = "[site]\nname = 'a'\ncatalog = 'sqlite:c.db'\n[api]\nlisten = '127.0.0.1:0'\n";
         fs::write(&file, text).unwrap();
         let daemon = Daemon::start(&file, Clock::system()).await.unwrap();
+        // Its services write there as they begin.
+        daemon.end(Duration::ZERO).await;
         let ask = async || ready(State(daemon.site.clone()), Extension(Looked::default())).await.0;
         assert_eq!(ask().await.as_u16(), 200);
         let [state, aside] = ["state", "aside"].map(|name| folder.path().join(name));
@@ -182,6 +184,5 @@ mod tests {
         fs::remove_dir_all(&state).unwrap();
         fs::rename(&aside, &state).unwrap();
         assert_eq!(ask().await.as_u16(), 200, "it is back");
-        daemon.end(Duration::ZERO).await;
     }
 }
