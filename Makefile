@@ -2,7 +2,7 @@
 #
 #   make demo      one sender, eight receivers, real files, on this machine      [DEMO=path]
 #   make test      everything that can be tested here; what cannot is named as skipped
-#   make lint      formatting, clippy, documentation, licences and advisories
+#   make lint      formatting, clippy, documentation, licences and advisories; that fuzz targets compile
 #   make bench     Downpour beside other programs, the short set: about 15 minutes (needs root)
 #   make bench-full   all but the short set and those of bench-tuner, one run of each program and cell: 3.7 hours by the
 #                  times of its parts, 2.7 without LAB_NGRID; with three, for medians, 11 (needs root)        [REPEATS=3]
@@ -73,10 +73,12 @@ endef
 $(TOOLS)/bin/normCast:
 	@crates/lab/norm.sh $@ || echo "skipped: bench-setup: NORM cannot be built here"
 
+# Fuzz targets are only compiled, as for cargo-fuzz but without its engine, which is C++.
 lint: deny
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --locked --document-private-items
+	RUSTFLAGS="--cfg fuzzing --check-cfg cfg(fuzzing)" CUSTOM_LIBFUZZER_PATH=/dev/null $(CARGO) check --locked --manifest-path fuzz/Cargo.toml
 
 # Licences, bans and sources need no network. The advisory database does; when it cannot be had, that is
 # said by name.

@@ -118,28 +118,6 @@ fn sources_keep_to_what_their_crate_may_do() {
     assert!(wrong.is_empty(), "\n{}", wrong.join("\n"));
 }
 
-/// `fuzz/parts` builds these by themselves, and no other test would notice.
-#[test]
-fn what_fuzz_targets_build_uses_nothing_else_of_its_crate() {
-    let lib = std::fs::read_to_string(sources::root().join("fuzz/parts/src/lib.rs")).unwrap();
-    let part_of = |path: &str| path.split(['/', '.']).next().unwrap_or_default().to_owned();
-    let parts: BTreeSet<_> = lib.split("/crates/downpour/src/").skip(1).map(part_of).collect();
-    let mut seen = BTreeSet::new();
-    for source in sources::all(&["crates/downpour/src"]) {
-        let part = part_of(&source.path["crates/downpour/src/".len()..]);
-        if !parts.contains(&part) || source.path.ends_with("/tests.rs") {
-            continue;
-        }
-        let code = source.text.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default();
-        for used in code.split("crate::").skip(1) {
-            let used = used.split(|c: char| !c.is_alphanumeric() && c != '_').next();
-            assert!(parts.contains(used.unwrap_or_default()), "{}: {used:?}", source.path);
-        }
-        seen.insert(part);
-    }
-    assert!(!seen.is_empty() && seen == parts, "{seen:?} of {parts:?}");
-}
-
 #[test]
 fn a_forbidden_mention_is_found() {
     let text = "use std::net::UdpSocket;\n#[cfg(test)]\nmod tests { use std::fmt; }\n";
