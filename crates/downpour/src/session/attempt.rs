@@ -309,7 +309,7 @@ impl Run<'_> {
         let mut tick = tokio::time::interval(TICK);
         loop {
             let verdict = tokio::select! {
-                event = next_event(events) => match event {
+                event = next_event(events), if !self.store.is_behind() => match event {
                     Ok(event) => self.on_sender(event).await,
                     Err(why) => {
                         let ended = self.drain(heard, pulled).await;

@@ -22,6 +22,9 @@ use tokio::sync::Mutex;
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::task::JoinSet;
 
+/// No more is heard of a sender of whose words so many wait for a disk.
+const ASIDE_MAX: usize = 1000;
+
 /// The receiver's end of the data.
 pub(super) trait Keeper: BlockSink {
     /// The sender gives up a file.
@@ -131,17 +134,27 @@ impl Kept {
     }
 
     fn aside(&mut self, work: impl FnOnce(&dyn Keeper) + Send + 'static) {
-        while self.aside.try_join_next().is_some() {}
         let (keeper, turn) = (Arc::clone(&self.keeper), Arc::clone(&self.turn));
         self.aside.spawn(async move {
             let _turn = turn.lock().await;
-            let _ = tokio::task::spawn_blocking(move || work(&*keeper)).await;
+            let done = tokio::task::spawn_blocking(move || work(&*keeper)).await;
+            done.expect("no keeper panics");
         });
+    }
+
+    /// Whether so much is aside that no more should come to it.
+    pub(super) fn is_behind(&mut self) -> bool {
+        while let Some(done) = self.aside.try_join_next() {
+            done.expect("no keeper panics");
+        }
+        self.aside.len() >= ASIDE_MAX
     }
 
     /// Waits for all that is done aside.
     pub(super) async fn settle(&mut self) {
-        while self.aside.join_next().await.is_some() {}
+        while let Some(done) = self.aside.join_next().await {
+            done.expect("no keeper panics");
+        }
     }
 }
 
@@ -274,13 +287,14 @@ pub(super) fn open_keeper(
 
 #[cfg(test)]
 mod tests {
-    use super::{Keeper, Kept};
+    use super::{ASIDE_MAX, Keeper, Kept};
     use crate::object::{EntryId, Summary};
     use downpour_proto::BlockId;
     use downpour_transport::{Accepted, BlockSink};
     use std::ops::Range;
     use std::sync::atomic::{AtomicU32, Ordering};
     use std::sync::{Arc, Mutex, mpsc};
+    use std::time::Duration;
 
     /// Does each thing when it may.
     struct Slow {
@@ -290,7 +304,8 @@ mod tests {
 
     impl Slow {
         fn work(&self) {
-            self.may.lock().unwrap().recv().unwrap();
+            let long = Duration::from_secs(60);
+            self.may.lock().unwrap().recv_timeout(long).expect("the loop is held up");
             self.done.fetch_add(1, Ordering::Relaxed);
         }
     }
@@ -331,10 +346,12 @@ mod tests {
         kept.withdraw(EntryId(1), "changed".to_owned());
         kept.lost(BlockId::data(1).unwrap());
         kept.finished(2, 1);
-        tokio::task::yield_now().await;
-        assert_eq!(keeper.done.load(Ordering::Relaxed), 0);
-        (0..3).for_each(|_| go_on.send(()).unwrap());
+        assert!(!kept.is_behind());
+        (3..ASIDE_MAX).for_each(|_| kept.finished(2, 1));
+        assert!(kept.is_behind());
+        (0..ASIDE_MAX).for_each(|_| go_on.send(()).unwrap());
         kept.settle().await;
-        assert_eq!(keeper.done.load(Ordering::Relaxed), 3);
+        assert!(!kept.is_behind());
+        assert_eq!(keeper.done.load(Ordering::Relaxed), ASIDE_MAX as u32);
     }
 }

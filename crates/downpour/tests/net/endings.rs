@@ -344,7 +344,7 @@ fn a_hang_up_ends_a_receiver_without_a_word() {
 #[test]
 fn a_hang_up_ends_a_sender_without_a_word() {
     let session = OneFile::new(10_000_000);
-    let receiver = session.receiver(0, &["--join-timeout", "1s"]);
+    let receiver = session.receiver(0, &["--join-timeout", "10s"]);
     let rule = ["--receivers", "1", "--rate", "8mbit"];
     let mut sender = session.sender_under(&HEARS_HANG_UPS, &rule);
     sender.until(|s| s.err().contains("phase=streaming").then_some(()));

@@ -28,7 +28,8 @@ const READY_MAX: usize = 64;
 /// How long receivers may take to read the rest after the end.
 const LINGER: Duration = Duration::from_secs(5);
 
-/// The session ends when for so long all that is sent to the group, or to each of its members, is refused.
+/// The session ends when for so long all that is sent to the group is refused, or, from the start on, all that is sent to each of
+/// its members.
 const OUTAGE_MAX: Duration = Duration::from_secs(3);
 
 /// After one could not be taken nobody who connects is looked at for so long: the process may have no descriptor left.
@@ -426,7 +427,10 @@ impl Sending {
                 // What one of them takes is not refused, and what finds the buffer full is lost like any.
                 if let Some(sent) = all.map(send).reduce(Result::or) {
                     let judged = self.outage.judge(self.clock.now(), sent);
-                    judged.map_err(ProfileError::Network)?;
+                    // Who cannot be sent to later is gone, and the others' report stands.
+                    if !self.outage.left {
+                        judged.map_err(ProfileError::Network)?;
+                    }
                 }
                 Ok(true)
             }

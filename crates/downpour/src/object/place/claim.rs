@@ -102,7 +102,9 @@ impl Claim {
         }
         Err(match error {
             Errno::PERM => target(
-                "others may write to its folder .downpour, or own it: remove that folder".into(),
+                "others may write to its folder .downpour, or own it: remove that folder; a file \
+                 system that gives everybody all rights is to be mounted without (umask=077)"
+                    .into(),
             ),
             error => OpenError::of(out, error),
         })

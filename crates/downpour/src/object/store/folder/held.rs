@@ -2,7 +2,8 @@
 //! are to be replaced.
 
 use super::{FolderTarget, Ready, State, lock};
-use crate::object::place::{Existing, PlaceError, differs, read_full_at};
+use crate::object::place::{Existing, Obstacle, PlaceError, Why, differs, read_full_at};
+use crate::object::scan::explain;
 use crate::object::store::target::{Fault, GroupData, Held, KnownGroup};
 use crate::object::tree::{EntryId, Tree};
 use rustix::fs::SeekFrom;
@@ -76,8 +77,10 @@ impl FolderTarget {
         id: EntryId,
     ) -> Result<Option<OwnedFd>, PlaceError> {
         match ready.placer.open_existing(id) {
+            // Whatever keeps this one from being read says nothing of the target.
             Err(error) if !self.options.overwrite => {
-                Err(ready.placer.failure(error, "opening", id))
+                let text = format!("opening {}: {}", ready.tree.path_text(id), explain(error));
+                Err(PlaceError::Object(Why::new(Obstacle::Failed, text)))
             }
             opened => Ok(opened.ok()),
         }
