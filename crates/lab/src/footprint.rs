@@ -66,8 +66,11 @@ impl Footprint {
     /// One under which nothing is there: what a test puts into its folder it removes.
     #[cfg(test)]
     pub(crate) fn of_a_test() -> Self {
+        use std::sync::atomic::{AtomicU32, Ordering};
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
         let guard = Command::new("true").stdin(Stdio::piped()).spawn().unwrap();
-        Self { name: format!("{PREFIX}-test-{}", std::process::id()), guard, _lock: None }
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        Self { name: format!("{PREFIX}-test-{}-{number}", std::process::id()), guard, _lock: None }
     }
 
     /// What the names of its namespaces begin with.
