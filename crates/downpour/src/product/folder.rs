@@ -1,14 +1,16 @@
 //! The folder that products are placed in.
 //!
 //! A product's bytes go to a file of its own in `.downpour` and get their name when they are verified. No link is followed
-//! on the way. A plain product replaces an older one of its name, and what else is there only if it may; a file of a site
+//! on the way. A plain product replaces an older one of its name, and what else is there only if it may; never what another
+//! product has placed, whose name the file system does not tell from its own. A file of a site
 //! replaces nothing. To a place on another file system it is copied, and what lies at the place of a file of a site in its size is
 //! read: the session waits meanwhile.
 
 use super::file::SiteFile;
 use super::ours::{Mark, Ours};
 use crate::object::{
-    Claim, Digest, Existing, OpenError, PlaceError, Why, copy_across, explain, open_in, rename,
+    Claim, Digest, Existing, Obstacle, OpenError, PlaceError, Why, copy_across, explain, open_in,
+    rename,
 };
 use crate::receipt::{content_beneath, is_beneath};
 use downpour_catalog::ErrorClass;
@@ -27,6 +29,8 @@ const STAGED: &str = "product-";
 const COMPARED_MAX: u64 = 64 << 20;
 const NOT_COMPARED: &str =
     "exists in this size, and is too large to be compared: --overwrite replaces it";
+const NOT_TOLD_APART: &str = "another product has placed what is there: where this file system does \
+                              not tell their names apart, rename one of them at the sender";
 
 pub(super) struct Folder {
     path: PathBuf,
@@ -206,6 +210,13 @@ impl Folder {
         let placed = match staged.move_to((to, name), false) {
             Err(Errno::EXIST) => {
                 let (existing, mark) = match statat(to, name, AtFlags::SYMLINK_NOFOLLOW) {
+                    // Hard links are two places.
+                    Ok(there)
+                        if there.st_nlink == 1 && self.ours.is_anothers(name, Mark::of(&there)) =>
+                    {
+                        let why = Why::new(Obstacle::Taken, NOT_TOLD_APART);
+                        return Err(PlaceError::Object(why));
+                    }
                     Ok(there) => (Existing::of(&there), Mark::of(&there)),
                     Err(Errno::NOENT) => (Existing::Nothing, Mark::default()), // Gone meanwhile.
                     Err(error) => return Err(fail(error)),
@@ -255,7 +266,7 @@ impl Drop for Folder {
 
 #[cfg(test)]
 mod tests {
-    use super::{COMPARED_MAX, Folder, Mark, Staged};
+    use super::{COMPARED_MAX, Folder, Mark, Ours, Staged};
     use crate::object::{Claim, Digest, OpenError, PlaceError, SingleTarget};
     use crate::product::file::tests::file;
     use crate::receipt::tests::Mounted;
@@ -309,6 +320,32 @@ mod tests {
         let placed = folder.place(1, ("a", digest), Some(staged));
         let Err(PlaceError::Object(why)) = placed else { panic!("{placed:?}") };
         assert!(why.text.contains("too large to be compared"), "{}", why.text);
+    }
+
+    #[test]
+    fn two_names_of_one_file_do_not_replace_each_other_also_where_all_may_be_replaced() {
+        let root = tempfile::tempdir().unwrap();
+        let folder = Folder::open(root.path(), None, Arc::new(Ours::new(true))).unwrap();
+        let place = |name, content: &str| {
+            let mut staged = None;
+            folder.write(1, &mut staged, content.as_bytes()).unwrap();
+            folder.place(1, (name, Digest::of(content.as_bytes()).0), staged)
+        };
+        let (upper, lower) = (root.path().join("README"), root.path().join("readme"));
+        std::fs::write(&upper, "somebody else's").unwrap();
+        place("README", "one").unwrap();
+        place("README", "newer").unwrap();
+        // As where case is not told apart: the file answers to the other name.
+        std::fs::rename(&upper, &lower).unwrap();
+        for content in ["two", "other", "newer"] {
+            let placed = place("readme", content);
+            let Err(PlaceError::Object(why)) = placed else { panic!("{placed:?}") };
+            assert!(why.text.contains("rename one of them at the sender"), "{}", why.text);
+        }
+        assert_eq!(std::fs::read_to_string(&lower).unwrap(), "newer");
+        std::fs::hard_link(&lower, &upper).unwrap();
+        place("readme", "two").expect("hard links are two places");
+        assert_eq!(std::fs::read_to_string(&upper).unwrap(), "newer");
     }
 
     #[test]

@@ -3,6 +3,9 @@
 //!
 //! A file is known by its name, inode, size and time of change: one that somebody else has put under that name or written to
 //! since is not ours. What an earlier run has placed is not known until it has come again and been found equal.
+//!
+//! Where everything is replaced, too, no product replaces what another one has placed: a file system that does not tell case
+//! apart has one file for both of their names.
 
 use rustix::fs::Stat;
 use std::collections::{BTreeMap, HashMap};
@@ -41,6 +44,8 @@ struct Known {
     files: HashMap<u64, (u64, Mark)>,
     /// The names by when.
     ages: BTreeMap<u64, u64>,
+    /// The names by their files' inodes.
+    inodes: HashMap<u64, u64>,
     placed: u64,
 }
 
@@ -56,6 +61,13 @@ impl Ours {
         self.overwrite || known.files.get(&hash(name)).is_some_and(|(_, of)| *of == there)
     }
 
+    /// Whether another product of this run has placed what is there. Asked where all may be replaced.
+    pub(super) fn is_anothers(&self, name: &str, there: Mark) -> bool {
+        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let placed = known.inodes.get(&there.inode);
+        self.overwrite && placed.is_some_and(|other| *other != hash(name))
+    }
+
     /// It was placed, or found to be the product.
     pub(super) fn add(&self, name: &str, file: Mark) {
         self.known.lock().unwrap_or_else(PoisonError::into_inner).add(hash(name), file, KNOWN_MAX);
@@ -65,14 +77,23 @@ impl Ours {
 impl Known {
     fn add(&mut self, name: u64, file: Mark, most: usize) {
         self.placed += 1;
-        if let Some((before, _)) = self.files.insert(name, (self.placed, file)) {
-            self.ages.remove(&before);
-        }
+        self.forget(name);
+        self.files.insert(name, (self.placed, file));
         self.ages.insert(self.placed, name);
+        self.inodes.insert(file.inode, name);
         if self.ages.len() > most
-            && let Some((_, oldest)) = self.ages.pop_first()
+            && let Some((_, &oldest)) = self.ages.first_key_value()
         {
-            self.files.remove(&oldest);
+            self.forget(oldest);
+        }
+    }
+
+    fn forget(&mut self, name: u64) {
+        let Some((placed, file)) = self.files.remove(&name) else { return };
+        self.ages.remove(&placed);
+        // A file that was removed leaves its inode to another one.
+        if self.inodes.get(&file.inode) == Some(&name) {
+            self.inodes.remove(&file.inode);
         }
     }
 }
@@ -104,10 +125,14 @@ mod tests {
     fn the_one_placed_the_longest_ago_is_forgotten() {
         let mut known = Known::default();
         for name in [1, 2, 1, 1, 3, 2, 4] {
-            known.add(name, Mark::default(), 3);
+            known.add(name, Mark { inode: 10 * name, ..Mark::default() }, 3);
         }
         let mut names: Vec<u64> = known.files.keys().copied().collect();
         names.sort_unstable();
-        assert_eq!((names, known.ages.len()), (vec![2, 3, 4], 3));
+        assert_eq!((names, known.ages.len(), known.inodes.len()), (vec![2, 3, 4], 3, 3));
+        // The inode of one that was removed has come to another, which keeps it.
+        known.add(5, Mark { inode: 20, ..Mark::default() }, 4);
+        known.add(2, Mark { inode: 60, ..Mark::default() }, 4);
+        assert_eq!((known.inodes.get(&20), known.inodes.get(&60)), (Some(&5), Some(&2)));
     }
 }
