@@ -170,7 +170,7 @@ impl Folder {
             return Err(refused(ErrorClass::FileChanged, "its content is not what was agreed on"));
         }
         let first = site_file.path.split('/').next().unwrap_or_default();
-        if self.claim.is_own(first.as_bytes()) {
+        if Claim::is_own(self.out(), first.as_bytes()) {
             let why = "its path leads to .downpour, which is the receiver's own";
             return Err(refused(ErrorClass::NameRefused, why));
         }

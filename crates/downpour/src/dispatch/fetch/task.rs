@@ -17,7 +17,7 @@ use crate::dispatch::pieces::Piece;
 use crate::dispatch::record::record;
 use crate::dispatch::room::Promise;
 use crate::dispatch::{Dispatch, lock};
-use crate::object::{Digest, copy_across, open_in, rename_new};
+use crate::object::{Claim, Digest, copy_across, open_in, rename_new};
 use crate::receipt::{digests_of, forget_beneath};
 use crate::site::{self, Fault, Site, Wish};
 use crate::spool::in_words;
@@ -462,6 +462,7 @@ impl Task {
             // A batch may have brought it meanwhile.
             io::ErrorKind::AlreadyExists if self.is_placed().await? => return Ok(()),
             io::ErrorKind::AlreadyExists => ErrorClass::VersionConflict,
+            io::ErrorKind::InvalidFilename => ErrorClass::NameRefused,
             _ => ErrorClass::DestinationWriteFailed,
         };
         Err(Fault::new(class, format!("{}: {error}", self.taken.path)))
@@ -551,11 +552,16 @@ async fn begin_anew(part: &Arc<Part>) -> Result<(), Fault> {
     begun.map_err(|error| unwritten("what is noted of a part", &error))
 }
 
-/// Puts a part into its place below the folder. No link is followed, nothing is replaced.
+/// Puts a part into its place below the folder. No link is followed, nothing is replaced, and nothing gets into `.downpour`.
 fn place(folder: &Path, part: &Path, path: &str) -> io::Result<()> {
     let folders = OFlags::RDONLY | OFlags::DIRECTORY;
     let parts = OwnedFd::from(File::open(part.parent().unwrap_or(folder))?);
     let mut at = OwnedFd::from(File::open(folder)?);
+    if Claim::is_own(&at, path.split('/').next().unwrap_or_default().as_bytes()) {
+        let why = "its path leads to .downpour, which is the receiver's own: submit it under another \
+                   name at its site";
+        return Err(io::Error::new(io::ErrorKind::InvalidFilename, why));
+    }
     let (above, name) = path.rsplit_once('/').unwrap_or(("", path));
     for step in above.split('/').filter(|step| !step.is_empty()) {
         match rustix::fs::mkdirat(&at, step, Mode::from_raw_mode(0o755)) {
@@ -596,10 +602,11 @@ pub(super) async fn blocking<T: Send + 'static>(
 mod tests {
     use super::super::part::Part;
     use super::super::{Fate, FetchReport, keep};
-    use super::{UnlessEnded, copy, is_on_disk, is_wanted, while_it_grows};
+    use super::{UnlessEnded, copy, is_on_disk, is_wanted, place, while_it_grows};
     use crate::dispatch::room::Room;
     use crate::object::Digest;
     use crate::receipt::digest_of;
+    use crate::receipt::tests::Mounted;
     use std::collections::BTreeMap;
     use std::fs::{self, File};
     use std::io::ErrorKind;
@@ -619,6 +626,25 @@ mod tests {
         let taken = copy(&part, (&folder, "x")).unwrap_err();
         assert_eq!((taken.kind(), part.exists()), (ErrorKind::AlreadyExists, true));
         assert_eq!(fs::read_to_string(&place).unwrap(), "new");
+    }
+
+    #[test]
+    fn nothing_gets_into_the_receivers_own_folder_whatever_its_name() {
+        let root = tempfile::tempdir().unwrap();
+        let part = Part::path_of(root.path(), "0a");
+        Part::open(part.clone(), 3, "a").unwrap();
+        let other = root.path().join("other");
+        fs::create_dir(&other).unwrap();
+        let Some(mounted) = Mounted::bind(&root.path().join(".downpour"), &other) else {
+            let name = "nothing_gets_into_the_receivers_own_folder_whatever_its_name";
+            return crate::skipped::skipped(name, "needs root to mount");
+        };
+        let refused = place(root.path(), &part, "other/mode").unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::InvalidFilename, "{refused}");
+        assert!(part.exists() && !other.join("mode").exists());
+        drop(mounted);
+        place(root.path(), &part, "other/mode").unwrap();
+        assert!(!part.exists() && other.join("mode").exists());
     }
 
     #[tokio::test]

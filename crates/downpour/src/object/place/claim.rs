@@ -169,10 +169,10 @@ impl Claim {
         &self.folder
     }
 
-    /// Whether a name in the target leads to `.downpour`: others do where the file system does not tell case apart.
-    pub(crate) fn is_own(&self, name: &[u8]) -> bool {
+    /// Whether a name in a target leads to `.downpour`: others do where the file system does not tell case apart.
+    pub(crate) fn is_own(out: &OwnedFd, name: &[u8]) -> bool {
         let at = |name: &[u8]| {
-            let stat = rustix::fs::statat(&*self.out, name, AtFlags::SYMLINK_NOFOLLOW);
+            let stat = rustix::fs::statat(out, name, AtFlags::SYMLINK_NOFOLLOW);
             stat.map(|stat| (stat.st_dev, stat.st_ino))
         };
         at(STAGING_NAME).is_ok_and(|own| at(name) == Ok(own))

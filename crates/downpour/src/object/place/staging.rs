@@ -72,7 +72,7 @@ impl Staging {
 
     /// See [`Claim::is_own`].
     pub(crate) fn is_own(&self, name: &[u8]) -> bool {
-        self.claim.is_own(name)
+        Claim::is_own(self.out(), name)
     }
 
     pub(crate) fn parts(&self) -> &OwnedFd {
