@@ -15,7 +15,7 @@
 //! Every read of a file is followed by a look at size and times. When only the change time moved (a chmod, a
 //! new hard link), and whenever a block is read again for repair, whole groups are compared with their
 //! recorded digests. So are those of a pipe's input that is no spool, when bytes are pulled: unless it is a file
-//! that nobody has touched.
+//! that nobody has touched, and once where pieces of a group are pulled one after the other.
 
 mod ahead;
 mod files;
@@ -291,23 +291,28 @@ impl ContentSource {
         Ok(())
     }
 
-    /// Who got false bytes pulls them again and again: if a pipe's input was written to, that has to show here.
+    /// Who got false bytes pulls them again and again: if a pipe's input was written to, that has to show here. Of a group
+    /// that is pulled in pieces, one after the other, it shows at the first.
     fn check_pulled(&self, range: Range<u64>) -> Result<(), SourceError> {
         let Content::Stream(stream) = &self.content else { return Ok(()) };
         if !stream.is_touched() {
             return Ok(());
         }
-        let layout = self.tree.layout();
-        for number in layout.groups_in(range) {
+        let (layout, goes_on) = (self.tree.layout(), stream.goes_on(range.start));
+        for number in layout.groups_in(range.clone()) {
             let Some((group, len, known)) = lock(&self.record).group(&self.tree, number) else {
                 continue;
             };
+            if goes_on && group.data.start < range.start {
+                continue;
+            }
             let mut whole = vec![0; (group.data.end - group.data.start) as usize];
             stream.read(group.data.start, &mut whole)?;
             if super::group::group_digest(layout, &group, len, &whole) != known {
                 return Err(stream.lose(files::CHANGED));
             }
         }
+        stream.looked(range.end);
         Ok(())
     }
 

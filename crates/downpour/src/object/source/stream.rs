@@ -17,6 +17,9 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+/// So many who pull are known; the one whose read ended the longest ago is forgotten then.
+const LOOKED_MAX: usize = 64;
+
 pub(super) struct Stream {
     input: OwnedFd,
     /// Where the bytes are read again, and the offset there of the stream's first byte.
@@ -25,6 +28,8 @@ pub(super) struct Stream {
     spool: Option<PathBuf>,
     /// How the input looked at first, if it is a file: a device shows no change.
     seen: Option<Fingerprint>,
+    /// Where reads ended after which the groups around were found right: there the next ones go on.
+    looked: Mutex<Vec<u64>>,
     /// Bytes taken from the input.
     taken: Mutex<u64>,
     /// Why not all of it can be had again.
@@ -54,8 +59,9 @@ impl ContentSource {
         } else {
             (spool_file(spool_folder)?, 0, Some(spool_folder.to_owned()))
         };
-        let (taken, lost) = (Mutex::new(0), OnceLock::new());
-        let content = Content::Stream(Stream { input, again, base, spool, seen, taken, lost });
+        let (looked, taken, lost) = (Mutex::default(), Mutex::new(0), OnceLock::new());
+        let stream = Stream { input, again, base, spool, seen, looked, taken, lost };
+        let content = Content::Stream(stream);
         Ok(Self::new(Arc::new(tree), geometry, content, Box::new(|_| {})))
     }
 }
@@ -69,6 +75,23 @@ impl Stream {
     pub(super) fn is_touched(&self) -> bool {
         let now = rustix::fs::fstat(&self.again).ok().map(|stat| Fingerprint::of(&stat));
         self.spool.is_none() && (self.seen.is_none() || self.seen != now)
+    }
+
+    /// Whether a read from here goes on where one has ended that was looked at; told once of each. So who pulls the same
+    /// again and again comes to a look.
+    pub(super) fn goes_on(&self, from: u64) -> bool {
+        let mut looked = lock(&self.looked);
+        let at = looked.iter().position(|end| *end == from);
+        at.map(|at| looked.remove(at)).is_some()
+    }
+
+    /// A read that was looked at ends here.
+    pub(super) fn looked(&self, until: u64) {
+        let mut looked = lock(&self.looked);
+        if looked.len() >= LOOKED_MAX {
+            looked.remove(0);
+        }
+        looked.push(until);
     }
 
     /// Bytes that were promised cannot be had again.
