@@ -64,8 +64,10 @@ impl Ours {
     /// Whether another product of this run has placed what is there. Asked where all may be replaced.
     pub(super) fn is_anothers(&self, name: &str, there: Mark) -> bool {
         let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        let placed = known.inodes.get(&there.inode);
-        self.overwrite && placed.is_some_and(|other| *other != hash(name))
+        let placed = known.inodes.get(&there.inode).filter(|other| **other != hash(name));
+        // A file that somebody has removed leaves its inode to another one.
+        let still = placed.and_then(|other| known.files.get(other));
+        self.overwrite && still.is_some_and(|(_, of)| *of == there)
     }
 
     /// It was placed, or found to be the product.
@@ -91,7 +93,6 @@ impl Known {
     fn forget(&mut self, name: u64) {
         let Some((placed, file)) = self.files.remove(&name) else { return };
         self.ages.remove(&placed);
-        // A file that was removed leaves its inode to another one.
         if self.inodes.get(&file.inode) == Some(&name) {
             self.inodes.remove(&file.inode);
         }
@@ -118,7 +119,11 @@ mod tests {
         }
         ours.add("a", mark(8, 7, 7));
         assert!(ours.may_replace("a", mark(8, 7, 7)) && !ours.may_replace("a", mark(7, 7, 7)));
-        assert!(Ours::new(true).may_replace("b", mark(9, 9, 9)));
+        let ours = Ours::new(true);
+        assert!(ours.may_replace("b", mark(9, 9, 9)));
+        ours.add("a", mark(7, 7, 7));
+        assert!(ours.is_anothers("b", mark(7, 7, 7)) && !ours.is_anothers("a", mark(7, 7, 7)));
+        assert!(!ours.is_anothers("b", mark(7, 8, 7)), "the inode is another file's by now");
     }
 
     #[test]
