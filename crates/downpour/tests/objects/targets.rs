@@ -101,15 +101,22 @@ fn input_that_can_be_read_twice_is_not_spooled() {
     assert!(fs::read(b.join("stdin")).unwrap() == bytes[1000..]);
 }
 
-/// Writes to the third group of a file until its time has moved.
-fn touched(path: &Path, bytes: &[u8]) -> File {
-    let file = File::options().write(true).open(path).unwrap();
-    let changed = || fs::metadata(path).map(|now| (now.ctime(), now.ctime_nsec())).unwrap();
+/// What sends a file of three groups, to the last of which was written until its time had moved; the file, and what was in it.
+fn touched() -> (tempfile::TempDir, Sender, File, Vec<u8>) {
+    let (dir, a, _) = pair();
+    let path = a.join("input");
+    let bytes = Random(4).bytes(3 * MIB);
+    write(&path, &bytes);
+    let sender =
+        streaming(File::open(&path).unwrap().into(), Path::new("/nowhere"), Geometry::IPV4);
+    sender.order().into_iter().for_each(|id| drop(sender.block(id)));
+    let file = File::options().write(true).open(&path).unwrap();
+    let changed = || fs::metadata(&path).map(|now| (now.ctime(), now.ctime_nsec())).unwrap();
     let opened = changed();
     while changed() == opened {
         file.write_all_at(&[!bytes[2 * MIB]], 2 * MIB as u64).unwrap();
     }
-    file
+    (dir, sender, file, bytes)
 }
 
 #[test]
@@ -118,14 +125,7 @@ fn input_that_is_pulled_piece_by_piece_is_looked_at_once_a_group_and_where_a_pie
     for (first, change, next, last) in
         [(0, here, 9, 9), (MIB - 18, beyond, MIB - 9, MIB), (MIB - 20, beyond, MIB - 11, MIB - 2)]
     {
-        let (_dir, a, _) = pair();
-        let path = a.join("input");
-        let bytes = Random(4).bytes(3 * MIB);
-        write(&path, &bytes);
-        let sender =
-            streaming(File::open(&path).unwrap().into(), Path::new("/nowhere"), Geometry::IPV4);
-        sender.order().into_iter().for_each(|id| drop(sender.block(id)));
-        let file = touched(&path, &bytes);
+        let (_dir, sender, file, bytes) = touched();
         let pull = |at: usize| sender.source.read_data(at as u64, &mut [0; 9]);
         pull(first).unwrap();
         file.write_all_at(&[!bytes[change]], change as u64).unwrap();
@@ -139,14 +139,7 @@ fn input_that_is_pulled_piece_by_piece_is_looked_at_once_a_group_and_where_a_pie
 #[test]
 fn input_that_cannot_be_read_again_is_lost_and_says_so() {
     for (cut, pulled) in [(true, false), (true, true), (false, false), (false, true)] {
-        let (_dir, a, _) = pair();
-        let path = a.join("input");
-        let bytes = Random(4).bytes(3 * MIB);
-        write(&path, &bytes);
-        let sender =
-            streaming(File::open(&path).unwrap().into(), Path::new("/nowhere"), Geometry::IPV4);
-        sender.order().into_iter().for_each(|id| drop(sender.block(id)));
-        let file = touched(&path, &bytes);
+        let (_dir, sender, file, bytes) = touched();
         // The bytes that a receiver pulls are fewer than have a digest.
         let pull = |buf: &mut [u8]| sender.source.read_data(MIB as u64 / 2, buf);
         pull(&mut [0; 9]).unwrap();
