@@ -131,12 +131,11 @@ fn report(sender: &mut Sender, now: Timestamp, from: ReceiverId, received: u64) 
 fn what_left_in_a_rest_does_not_delay_what_comes_after_it() {
     let mut now = Timestamp::ZERO;
     let mut sender = opened(Rate::from_mbps(10), Delivery::Stream);
-    // Of so many no single one is expected to answer, but one that has: of a group that is not heard at all each pulls.
+    // Of so many no single one is expected to answer, but one: of a group that is not heard at all each pulls.
     for number in 2..=9 {
         assert!(sender.join(now, ReceiverId(number), Delivery::Stream));
     }
     drain(&mut sender, now, false);
-    report(&mut sender, now, ReceiverId(1), 0);
     let rested = now + Duration::from_secs(3600);
     let (mut left, mut offered_at) = (GEOMETRY.block_symbols, None);
     while left > 0 {
@@ -145,6 +144,7 @@ fn what_left_in_a_rest_does_not_delay_what_comes_after_it() {
             offered_at = Some(now);
         }
         left -= drain(&mut sender, now, false);
+        report(&mut sender, now, ReceiverId(1), 0);
         if left > 0 {
             now = sender.poll_timeout().expect("polls go on").at.max(now);
             sender.handle_timeout(now);

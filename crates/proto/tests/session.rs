@@ -496,6 +496,31 @@ fn whose_answers_do_not_come_pulls() {
     }
 }
 
+/// It is switched on in mid-session. Who is silent for some seconds only goes on.
+#[test]
+fn whose_answers_cease_to_come_pulls() {
+    for (losses, mute) in [(&[0.03][..], 0), (&[0.01, 0.03, 0.01][..], 1), (&[0.01; 12][..], 0)] {
+        let mut net = Net::new(losses, Duration::from_millis(1), 20);
+        net.offer(256 * 1_600);
+        net.run(Duration::from_secs(3));
+        let all = if losses.len() > 8 { losses.len() } else { 1 };
+        let set = |net: &mut Net, is_mute| {
+            net.nodes[mute..mute + all].iter_mut().for_each(|node| node.mute = is_mute);
+        };
+        set(&mut net, true);
+        net.run(Duration::from_secs(15));
+        assert_eq!(net.left, []);
+        set(&mut net, false);
+        net.run(Duration::from_secs(3));
+        set(&mut net, true);
+        net.run(Duration::from_secs(25));
+        assert!(net.left.contains(&ReceiverId(mute as u32 + 1)), "{:?}", net.left);
+        assert_eq!(net.left.len(), if all > 1 { all - 8 } else { 1 });
+        net.run(Duration::from_secs(200));
+        assert!(net.nodes.iter().all(|node| node.stored.len() == net.blocks.len()));
+    }
+}
+
 /// The rate is not known while nobody is heard, and pulls have a small part of it.
 #[test]
 fn where_nobody_is_heard_one_is_asked_back_after_the_longest_wait() {

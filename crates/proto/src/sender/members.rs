@@ -4,6 +4,7 @@
 //! it reports is digested here into loss, round trip and [`RateSample`]s.
 
 use super::rounds::{RoundLog, SentRound};
+use crate::feedback::REPORTS_MAX;
 use crate::ids::{PacketNumber, ReceiverId, Round};
 use crate::loss::{Loss, lost_share};
 use crate::range_set::RangeSet;
@@ -69,6 +70,14 @@ pub(super) struct Member {
     pub(super) host_drops: u64,
 }
 
+/// Who answers no poll for so long, or for so many round trips, and not the first so many of them, is not heard: it has not come to the
+/// stream, or its answers do not come here. Of a larger group nobody is heard when none has answered the last so many.
+const UNHEARD: (Duration, u32, u32, u32) = (Duration::from_secs(5), 20, 10, 50);
+
+/// The same for who was heard before: longer than a network may be out, in which TCP would be lost too
+/// (`docs/protocol.md#CTL-3`).
+const SILENCED: Duration = Duration::from_secs(20);
+
 /// Since when polls have asked for an answer in vain, and how many.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Asked(Option<Timestamp>, u32);
@@ -79,7 +88,7 @@ impl Asked {
     }
 
     /// For longer than `wait`, and so many times.
-    pub(super) fn is_in_vain(self, now: Timestamp, wait: Duration, times: u32) -> bool {
+    fn is_in_vain(self, now: Timestamp, wait: Duration, times: u32) -> bool {
         self.1 >= times && self.0.is_some_and(|since| now.since(since) > wait)
     }
 }
@@ -238,6 +247,30 @@ pub(super) struct Members {
 }
 
 impl Members {
+    /// One who is not heard on the stream, at this round trip. Of a large group few are asked each time, and that one of them is
+    /// silent says nothing: only that all are does.
+    pub(super) fn unheard(&self, now: Timestamp, round_trip: Duration) -> Option<ReceiverId> {
+        let (least, round_trips, polls, polls_of_many) = UNHEARD;
+        let wait = |was_heard| {
+            let least = if was_heard { SILENCED } else { least };
+            least.max(round_trip.saturating_mul(round_trips))
+        };
+        let mut on_stream = self.on_stream();
+        let unheard = if self.streaming <= REPORTS_MAX {
+            on_stream.find(|(_, m)| m.asked.is_in_vain(now, wait(m.has_reported()), polls))
+        } else if self.asked.is_in_vain(now, wait(self.is_heard()), polls_of_many) {
+            on_stream.next()
+        } else {
+            None
+        };
+        unheard.map(|(id, _)| id)
+    }
+
+    /// Anybody on the stream.
+    pub(super) fn is_heard(&self) -> bool {
+        self.on_stream().any(|(_, member)| member.has_reported())
+    }
+
     /// Whether all on the stream have answered this round's poll or a later one.
     pub(super) fn have_answered(&self, round: Round) -> bool {
         self.on_stream().all(|(_, m)| m.last.as_ref().is_some_and(|last| last.sent.round >= round))

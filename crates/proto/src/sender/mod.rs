@@ -23,7 +23,7 @@ pub use transmit::round_interval;
 pub use window::WINDOW_BLOCKS_MAX;
 
 use crate::budget::{Budget, Shares};
-use crate::feedback::{GROUP_WITHOUT_BACKOFF, REPORTS_MAX};
+use crate::feedback::GROUP_WITHOUT_BACKOFF;
 use crate::grtt::Grtt;
 use crate::ids::{BlockId, BlockKind, Epoch, Geometry, PacketNumber, ReceiverId, Round, StreamId};
 use crate::pacer::Pacer;
@@ -37,7 +37,7 @@ use crate::wire::{Header, TAG_LEN, list_len_max};
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
-use members::{Asked, Member, Members};
+use members::{Member, Members};
 use prompt::Prompt;
 use rounds::RoundLog;
 use straggler::{REVIEW_INTERVAL, Standing, Stragglers, Verdict};
@@ -49,10 +49,6 @@ const STREAM_RATE_MIN: Rate = Rate::from_bps(1);
 /// Who follows the stream may all fall silent at once, as when this machine stood still for a while. For so long what they
 /// lack is kept for the stream, to which they come back when they hear it.
 const DESERTED: Duration = Duration::from_secs(2);
-
-/// Who answers no poll for so long, or for so many round trips, and not the first so many of them, is not heard: it has not come to the
-/// stream, or its answers do not come here. Of a larger group nobody is heard when none has answered the last so many.
-const UNHEARD: (Duration, u32, u32, u32) = (Duration::from_secs(5), 20, 10, 50);
 
 /// Most blocks offered and not yet opened; [`Sender::offer_room`] says how many more fit.
 pub const OFFERED_MAX: usize = 4096;
@@ -716,34 +712,13 @@ impl Sender {
 
     /// Who is not heard pulls: nobody waits for it, and what it loses is told by nobody (protocol.md#STRAG-3).
     fn give_up_unheard(&mut self) {
-        let Some(id) = self.unheard() else { return };
+        let Some(id) = self.members.unheard(self.now, self.grtt.value()) else { return };
         self.stragglers.leave(self.now, id);
-        if !self.is_heard() {
+        if !self.members.is_heard() {
             self.stragglers.rest(self.now, id);
         }
         self.move_to_pull(self.now, id);
         self.push_event(Event::Unheard(id));
-    }
-
-    /// Of a large group few are asked each time, and that one of them is silent says nothing: only that all are does.
-    fn unheard(&self) -> Option<ReceiverId> {
-        let (least, round_trips, polls, polls_of_many) = UNHEARD;
-        let wait = least.max(self.grtt.value().saturating_mul(round_trips));
-        let is_in_vain = |asked: Asked, times| asked.is_in_vain(self.now, wait, times);
-        let mut on_stream = self.members.on_stream();
-        let unheard = if self.members.streaming() <= REPORTS_MAX {
-            on_stream.find(|(_, m)| !m.has_reported() && is_in_vain(m.asked, polls))
-        } else if is_in_vain(self.members.asked, polls_of_many) && !self.is_heard() {
-            on_stream.next()
-        } else {
-            None
-        };
-        unheard.map(|(id, _)| id)
-    }
-
-    /// Anybody on the stream.
-    fn is_heard(&self) -> bool {
-        self.members.on_stream().any(|(_, member)| member.has_reported())
     }
 
     /// Looks the members over for stragglers.
@@ -772,7 +747,7 @@ impl Sender {
         }
         self.stragglers.set_round_trip(self.grtt.value());
         self.stragglers.set_loss_median(self.members.loss_median());
-        if streaming > 0 && !self.is_heard() {
+        if streaming > 0 && !self.members.is_heard() {
             self.stragglers.put_off(self.now + REVIEW_INTERVAL);
         }
         match self.stragglers.review(self.now, streaming, &standings, limiting, summary.rate) {

@@ -64,8 +64,8 @@ pub struct ClientLimits {
     pub pull_time_max: Duration,
     /// The sender's next ping, or another sign of it ([`EventStream::heard_elsewhere`]): 5 s.
     pub silence_time_max: Duration,
-    /// The next ping while only such other signs come: 12 s. A sender gives up a connection that takes nothing for 15 s,
-    /// and the end here is not told.
+    /// The next ping while only such other signs come: 8 s. A sender gives up a connection that takes nothing for 15 s, or
+    /// that a NAT which has forgotten it resets, and the end here is not told; it waits for ten seconds then.
     pub deafness_time_max: Duration,
 }
 
@@ -77,7 +77,7 @@ impl Default for ClientLimits {
             reply_time_max: Duration::from_secs(30),
             pull_time_max: Duration::from_secs(60),
             silence_time_max: Duration::from_secs(5),
-            deafness_time_max: Duration::from_secs(12),
+            deafness_time_max: Duration::from_secs(8),
         }
     }
 }
@@ -119,6 +119,16 @@ pub enum Pull {
     Bytes(BlockKind, Range<u64>),
     /// Repair symbols of a block.
     Repair(BlockId, Range<u16>),
+}
+
+impl Pull {
+    /// Of which blocks it is.
+    pub const fn kind(&self) -> BlockKind {
+        match self {
+            Self::Bytes(kind, _) => *kind,
+            Self::Repair(block, _) => block.kind(),
+        }
+    }
 }
 
 /// A receiver's way to its sender. All methods may be called at once.
