@@ -20,9 +20,9 @@ pub use helm::{Course, Helm, Sight, Steered, Steering, Turn};
 use crate::Spare;
 use crate::control::{ControlClient, Pull, PullError};
 use crate::stream::{ConnectionReport, Tuning};
-use downpour_proto::Timestamp;
 use downpour_proto::transfer::steer::Decision;
 use downpour_proto::transfer::{Ask, DEPTH_MAX, Ranges};
+use downpour_proto::{BlockKind, Timestamp};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -48,6 +48,9 @@ pub struct PullLimits {
     pub depth: usize,
     /// Whether connections are opened before there is a pull: no.
     pub ahead: bool,
+    /// Whether the manifest, which the others wait for, has a connection of its own, as where the sender gives pulls little of
+    /// its rate: no.
+    pub manifest_apart: bool,
     /// Round trip of the path: not known.
     pub rtt: Duration,
     /// What is set on each connection: nothing.
@@ -70,6 +73,7 @@ impl Default for PullLimits {
             parallel: 4,
             depth: 1,
             ahead: false,
+            manifest_apart: false,
             rtt: Duration::ZERO,
             tuning: Tuning::default(),
             tries_max: 8,
@@ -136,12 +140,13 @@ impl Puller {
         let (results, receiver) = mpsc::channel(parallel);
         let mut ranges = Ranges::new(parallel, limits.rtt, limits.depth.min(DEPTH_MAX));
         ranges.set_active(first);
+        let apart = limits.manifest_apart.then(|| ranges.keep_line());
         let state = State {
             ranges,
             pulls: BTreeMap::new(),
             totals: PullTotals::default(),
             tuning: limits.tuning.clone(),
-            sight: Sight::new(parallel),
+            sight: Sight::new(parallel + apart.iter().len()),
             sink_waits: false,
             draining: false,
         };
@@ -153,7 +158,7 @@ impl Puller {
             filled: Notify::new(),
         });
         let mut workers = JoinSet::new();
-        for line in 0..parallel {
+        for line in (0..parallel).chain(apart) {
             workers.spawn(Worker::new(line, shared.clone(), results.clone()).work());
         }
         if let Some(course) = course {
@@ -176,8 +181,11 @@ impl Puller {
         if state.pulls.contains_key(&id) {
             return Err(PullRefused::Duplicate(id));
         }
+        match pull.kind() {
+            BlockKind::Manifest => state.ranges.want_first(id, len, step),
+            BlockKind::Data => state.ranges.want(id, len, step),
+        }
         state.pulls.insert(id, Running { pull, len, failures: 0, buffer: None });
-        state.ranges.want(id, len, step);
         drop(state);
         self.shared.filled.notify_waiters();
         Ok(())

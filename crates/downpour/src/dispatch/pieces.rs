@@ -15,7 +15,7 @@ use axum::extract::State;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::Response;
 use downpour_catalog::{ErrorClass, ReplicaState};
-use downpour_proto::Rate;
+use downpour_proto::{BlockKind, Rate};
 use downpour_transport::blocked;
 use downpour_transport::control::{PullBudget, Visitor};
 use serde::{Deserialize, Serialize};
@@ -202,7 +202,7 @@ fn bytes(
         let (from, at, left) = left.filter(|(_, _, left)| *left > 0)?;
         let budget = from.dispatch.budget(&from.remote);
         let len = budget.piece_len().min(usize::try_from(left).unwrap_or(usize::MAX));
-        budget.acquire(len).await;
+        budget.acquire(BlockKind::Data, len).await;
         let turns = from.turns.clone();
         let read = read_file(&turns, move || {
             let mut some = vec![0; len];

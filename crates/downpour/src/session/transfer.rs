@@ -67,7 +67,8 @@ pub(super) fn limits(plan: &ReceivePlan, joined: &Joined, taker: &Taker) -> Pull
     match planned(plan, joined) {
         None => {
             let parallel = plan.wishes.connections.map_or(default.parallel, usize::from);
-            PullLimits { parallel, tuning: beside_stream(&plan.wishes, parallel), ..default }
+            let tuning = beside_stream(&plan.wishes, parallel);
+            PullLimits { parallel, manifest_apart: true, tuning, ..default }
         }
         Some(planned) => PullLimits {
             parallel: usize::from(planned.connections.value),

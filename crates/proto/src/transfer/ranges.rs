@@ -11,6 +11,8 @@
 //!    way, by what the two bring. What is small is asked for twice, and the first answer counts. So is all that waits for a
 //!    connection that is stuck.
 //! 4. What a broken connection was asked for, and has not brought, goes back to the front.
+//! 5. A range that others wait for is *urgent*: it goes before all that are not, and one connection may be kept for such
+//!    ranges alone, where the others are at what they were asked for before for too long.
 //!
 //! Bytes are the caller's: here they are counted. An answer cannot be called back, so a connection whose range was taken
 //! over goes on bringing it.
@@ -63,6 +65,7 @@ struct Wanted {
     got: Vec<Range<u64>>,
     /// How many of its spans nobody was asked for.
     free: usize,
+    urgent: bool,
 }
 
 impl Wanted {
@@ -143,6 +146,10 @@ impl Line {
 pub struct Ranges {
     wanted: BTreeMap<u64, Wanted>,
     free: VecDeque<Ask>,
+    /// The same of urgent ranges.
+    urgent: VecDeque<Ask>,
+    /// Asked for urgent ranges only.
+    kept: Option<usize>,
     lines: Vec<Line>,
     /// Which of them are asked for more.
     active: Vec<bool>,
@@ -156,13 +163,23 @@ impl Ranges {
     pub fn new(connections: usize, rtt: Duration, depth: usize) -> Self {
         let lines: Vec<Line> = (0..connections.max(1)).map(|_| Line::default()).collect();
         let (active, depth) = (vec![true; lines.len()], depth.clamp(1, DEPTH_MAX));
-        let (wanted, free) = (BTreeMap::new(), VecDeque::new());
-        Self { wanted, free, lines, active, rtt, depth, ending: false }
+        let (wanted, free, urgent) = (BTreeMap::new(), VecDeque::new(), VecDeque::new());
+        Self { wanted, free, urgent, kept: None, lines, active, rtt, depth, ending: false }
+    }
+
+    /// One more connection, which is asked for urgent ranges only. Its number.
+    pub fn keep_line(&mut self) -> usize {
+        let line = self.lines.len();
+        self.lines.push(Line::default());
+        self.active.push(true);
+        self.kept = Some(line);
+        line
     }
 
     /// Only the first `active` connections are asked for more; the others bring what they were asked for.
     pub fn set_active(&mut self, active: usize) {
-        self.set_active_of(0..self.lines.len(), active.max(1));
+        let kept = usize::from(self.kept.is_some());
+        self.set_active_of(0..self.lines.len() - kept, active.max(1));
     }
 
     /// The same for some of the connections, such as those to one of several sources; none of them if `active` is 0.
@@ -180,6 +197,11 @@ impl Ranges {
     /// Whether this one is.
     pub fn is_active(&self, line: usize) -> bool {
         self.active[line]
+    }
+
+    /// Whether this one takes over from others at the end.
+    pub fn helps(&self, line: usize) -> bool {
+        self.kept != Some(line)
     }
 
     /// Connections that are to bring something; and how many of those that are asked for more are not.
@@ -202,15 +224,30 @@ impl Ranges {
     /// A range of `len` bytes is wanted, of which any part can be asked for that begins and ends at a multiple of `step`.
     /// Its number must be free.
     pub fn want(&mut self, id: u64, len: u64, step: u64) {
-        self.wanted.insert(id, Wanted { len, step: step.max(1), got: Vec::new(), free: 1 });
+        self.insert(id, len, step, false);
         self.free.push_back(Ask { id, span: 0..len });
+    }
+
+    /// The same of a range that others wait for: it is asked for before all that were wanted by [`Ranges::want`].
+    pub fn want_first(&mut self, id: u64, len: u64, step: u64) {
+        self.insert(id, len, step, true);
+        self.urgent.push_back(Ask { id, span: 0..len });
+    }
+
+    fn insert(&mut self, id: u64, len: u64, step: u64, urgent: bool) {
+        self.wanted.insert(id, Wanted { len, step: step.max(1), got: Vec::new(), free: 1, urgent });
+    }
+
+    /// Spans that nobody was asked for, of urgent ranges or of others.
+    const fn queue(&mut self, urgent: bool) -> &mut VecDeque<Ask> {
+        if urgent { &mut self.urgent } else { &mut self.free }
     }
 
     /// The range is not wanted any more. Connections that are to bring it still bring it in vain.
     pub fn forget(&mut self, id: u64) {
         // All that wait are looked at only when one of them is of this range: there may be millions.
-        if self.wanted.remove(&id).is_some_and(|wanted| wanted.free > 0) {
-            self.free.retain(|ask| ask.id != id);
+        if let Some(wanted) = self.wanted.remove(&id).filter(|wanted| wanted.free > 0) {
+            self.queue(wanted.urgent).retain(|ask| ask.id != id);
         }
     }
 
@@ -226,7 +263,7 @@ impl Ranges {
 
     /// Ranges that nobody was asked for.
     pub fn waiting(&self) -> usize {
-        self.free.len()
+        self.free.len() + self.urgent.len()
     }
 
     /// What to ask connection `line` for now, after what it was asked for before.
@@ -234,9 +271,10 @@ impl Ranges {
         if !self.active[line] || self.lines[line].asks.len() >= self.depth_of(now, line) {
             return None;
         }
-        let ask = match self.pop_free() {
+        let helps = self.ending && self.helps(line);
+        let ask = match self.pop_free(line) {
             Some(ask) => self.cut(now, line, ask),
-            None if self.ending && self.lines[line].asks.is_empty() => self.take_over(now, line)?,
+            None if helps && self.lines[line].asks.is_empty() => self.take_over(now, line)?,
             None => return None,
         };
         let line = &mut self.lines[line];
@@ -248,8 +286,9 @@ impl Ranges {
         Some(ask)
     }
 
-    fn pop_free(&mut self) -> Option<Ask> {
-        let ask = self.free.pop_front()?;
+    fn pop_free(&mut self, line: usize) -> Option<Ask> {
+        let others = self.helps(line).then_some(&mut self.free);
+        let ask = self.urgent.pop_front().or_else(|| others?.pop_front())?;
         if let Some(wanted) = self.wanted.get_mut(&ask.id) {
             wanted.free -= 1;
         }
@@ -259,7 +298,8 @@ impl Ranges {
     fn push_free(&mut self, ask: Ask) {
         if let Some(wanted) = self.wanted.get_mut(&ask.id) {
             wanted.free += 1;
-            self.free.push_front(ask);
+            let urgent = wanted.urgent;
+            self.queue(urgent).push_front(ask);
         }
     }
 
@@ -447,6 +487,29 @@ mod tests {
         // 84 MB at 100 MB/s are 839 ms; a round trip at the start, and one or two for what is taken over at the end.
         assert!(ms < 990, "{ms} ms");
         assert!(came[3] > 3 * came[0], "{came:?}");
+    }
+
+    #[test]
+    fn what_is_urgent_waits_for_nobody_and_its_line_takes_nothing_else() {
+        let mut ranges = Ranges::new(2, RTT, 1);
+        let kept = ranges.keep_line();
+        (0..4).for_each(|id| ranges.want(id, LEN, 1));
+        let asked: Vec<_> = (0..3).map(|line| ranges.next(at(0), line).map(|ask| ask.id)).collect();
+        assert_eq!(asked, [Some(0), Some(0), None]);
+        ranges.want_first(9, 3_000, 1);
+        assert_eq!(ranges.next(at(1), 0), None, "it is busy");
+        assert_eq!(ranges.next(at(1), kept), Some(Ask { id: 9, span: 0..3_000 }));
+        // Who has room takes what is urgent before what waited longer; also what a broken connection gives back.
+        ranges.want_first(10, 3_000, 1);
+        ranges.broke(kept);
+        let mut next = |line| {
+            ranges.broke(line);
+            ranges.next(at(2), line).map(|ask| ask.id)
+        };
+        assert_eq!([next(0), next(1), next(kept)], [Some(9), Some(10), None]);
+        ranges.set_ending(true);
+        ranges.forget(9);
+        assert_eq!(ranges.next(at(60_000), kept), None, "it helps nobody");
     }
 
     #[test]

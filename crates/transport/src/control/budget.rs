@@ -1,11 +1,11 @@
 //! The part of the sender's rate that pulls may use.
 //!
 //! A token bucket whose rate the session changes at run time (`docs/protocol.md#PULL-4`). Each piece of
-//! each pull asks before it is read and sent; those who wait are served in the order in which they came, so
-//! that all pulls together keep the rate and none starves. A piece may take the bucket below zero: the next
+//! each pull asks before it is read and sent; those who wait are served in the order in which they came, the manifest's
+//! first, so that all pulls together keep the rate and none starves. A piece may take the bucket below zero: the next
 //! one waits until that is paid back, so that a piece larger than the bucket is no special case.
 
-use downpour_proto::Rate;
+use downpour_proto::{BlockKind, Rate};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -29,6 +29,8 @@ pub struct PullBudget {
     bucket: Mutex<Bucket>,
     /// Held by the one who is next. A tokio mutex is fair.
     turn: tokio::sync::Mutex<()>,
+    /// Held by the one of all data's that waits for `turn`.
+    data: tokio::sync::Mutex<()>,
     rate_changed: Notify,
     active: AtomicUsize,
 }
@@ -48,7 +50,8 @@ impl PullBudget {
         let bucket = Bucket { rate, allowed: 0.0, counted_until: Instant::now(), granted: 0 };
         Arc::new(Self {
             bucket: Mutex::new(bucket),
-            turn: tokio::sync::Mutex::new(()),
+            turn: tokio::sync::Mutex::default(),
+            data: tokio::sync::Mutex::default(),
             rate_changed: Notify::new(),
             active: AtomicUsize::new(0),
         })
@@ -80,8 +83,13 @@ impl PullBudget {
         self.active.load(Ordering::Relaxed)
     }
 
-    /// Waits until `len` bytes may be sent. Dropping the future gives up the place in the queue.
-    pub async fn acquire(&self, len: usize) {
+    /// Waits until `len` bytes may be sent: those of the manifest, which other pulls wait for, before those of data. Dropping
+    /// the future gives up the place in the queue.
+    pub async fn acquire(&self, kind: BlockKind, len: usize) {
+        let _data = match kind {
+            BlockKind::Data => Some(self.data.lock().await),
+            BlockKind::Manifest => None,
+        };
         let _turn = self.turn.lock().await;
         loop {
             let wait = self.with_bucket(|bucket| bucket.take(len));
@@ -171,7 +179,7 @@ impl Drop for ActivePull {
 #[cfg(test)]
 mod tests {
     use super::{PIECE_LEN_MAX, PIECE_LEN_MIN, PullBudget};
-    use downpour_proto::Rate;
+    use downpour_proto::{BlockKind, Rate};
     use std::time::Duration;
     use tokio::time::{Instant, timeout};
 
@@ -187,7 +195,7 @@ mod tests {
                 let budget = budget.clone();
                 tokio::spawn(async move {
                     for _ in 0..25 {
-                        budget.acquire(PIECE).await;
+                        budget.acquire(BlockKind::Data, PIECE).await;
                     }
                     Instant::now()
                 })
@@ -203,11 +211,31 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn the_manifest_goes_before_all_data_that_waits() {
+        let budget = PullBudget::new(Rate::from_bps(8_000_000));
+        let start = Instant::now();
+        let pulls: Vec<_> = (0..50)
+            .map(|_| {
+                let budget = budget.clone();
+                tokio::spawn(async move { budget.acquire(BlockKind::Data, PIECE).await })
+            })
+            .collect();
+        tokio::time::sleep(Duration::from_millis(10)).await;
+        budget.acquire(BlockKind::Manifest, PIECE).await;
+        // One piece goes at once, one is next already; each is paid for in 0.1 s.
+        assert!(start.elapsed() < Duration::from_millis(250), "{:?}", start.elapsed());
+        for pull in pulls {
+            pull.await.unwrap();
+        }
+        assert!(start.elapsed() > Duration::from_millis(4_900), "{:?}", start.elapsed());
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn a_new_rate_reaches_those_who_wait() {
         let budget = PullBudget::new(Rate::from_bps(0));
         let waiting = tokio::spawn({
             let budget = budget.clone();
-            async move { budget.acquire(PIECE).await }
+            async move { budget.acquire(BlockKind::Data, PIECE).await }
         });
         tokio::time::sleep(Duration::from_secs(3600)).await;
         assert!(!waiting.is_finished() && budget.granted() == 0);
@@ -218,7 +246,7 @@ mod tests {
         let start = Instant::now();
         let waiting = tokio::spawn({
             let budget = budget.clone();
-            async move { budget.acquire(1).await }
+            async move { budget.acquire(BlockKind::Data, 1).await }
         });
         tokio::time::sleep(Duration::from_secs(10)).await;
         budget.set_rate(Rate::from_mbps(8));
@@ -229,10 +257,12 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn who_gives_up_does_not_hold_the_queue() {
         let budget = PullBudget::new(Rate::from_bps(8));
-        budget.acquire(PIECE).await;
-        assert!(timeout(Duration::from_secs(5), budget.acquire(PIECE)).await.is_err());
+        budget.acquire(BlockKind::Data, PIECE).await;
+        assert!(
+            timeout(Duration::from_secs(5), budget.acquire(BlockKind::Data, PIECE)).await.is_err()
+        );
         budget.set_rate(Rate::MAX);
-        budget.acquire(PIECE).await;
+        budget.acquire(BlockKind::Data, PIECE).await;
         assert_eq!(budget.granted(), 2 * PIECE as u64);
     }
 
@@ -242,7 +272,7 @@ mod tests {
         tokio::time::sleep(Duration::from_secs(1000)).await;
         let start = Instant::now();
         for _ in 0..11 {
-            budget.acquire(PIECE).await;
+            budget.acquire(BlockKind::Data, PIECE).await;
         }
         assert!(start.elapsed() > Duration::from_millis(950), "{:?}", start.elapsed());
     }

@@ -4,7 +4,7 @@ use super::{Buffer, Pulled, REPORTS_MAX, Shared, bytes_of};
 use crate::control::{Line, Pull, PullError, silent};
 use downpour_proto::transfer::Ask;
 use std::collections::VecDeque;
-use std::future::poll_fn;
+use std::future::{pending, poll_fn};
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::Arc;
 use std::task::Poll;
@@ -145,7 +145,13 @@ impl Worker {
                 continue;
             }
             // At the end another one may fall behind without a word.
-            let look = sleep(LOOK_INTERVAL);
+            let helps = shared.lock().ranges.helps(self.line);
+            let look = async {
+                match helps {
+                    true => sleep(LOOK_INTERVAL).await,
+                    false => pending().await,
+                }
+            };
             let Some(line) = &mut self.open.line else {
                 tokio::select! { () = filled => {}, () = look => {} }
                 continue;

@@ -67,6 +67,23 @@ async fn only_so_many_run_at_once() {
 }
 
 #[tokio::test]
+async fn the_manifest_is_there_while_data_take_all_that_pulls_may_have() {
+    let mut world = World::new(Setup { data_len: 12_000_000, ..Setup::default() }).await;
+    // A minute for each ask of data.
+    world.budget.set_rate(Rate::from_bps(800_000));
+    let limits = PullLimits { manifest_apart: true, ..quick() };
+    let (puller, mut results) = puller(&mut world, limits).await;
+    for at in 0..8 {
+        puller.request(at, data(at * 1_500_000, (at + 1) * 1_500_000)).unwrap();
+    }
+    until(|| world.budget.active() == 4).await;
+    puller.request(8, Pull::Bytes(BlockKind::Manifest, 0..1_000)).unwrap();
+    let first = results.recv().await.unwrap();
+    assert_eq!((first.id, first.outcome.map(|bytes| bytes.len())), (8, Ok(1_000)));
+    assert!(world.budget.granted() < 1_000_000, "{}", world.budget.granted());
+}
+
+#[tokio::test]
 async fn a_pull_that_breaks_off_goes_on_where_it_was() {
     const LEN: u64 = 12_000_000;
     let mut world = World::new(Setup { data_len: LEN as usize, ..Setup::default() }).await;

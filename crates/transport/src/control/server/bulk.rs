@@ -171,7 +171,7 @@ async fn next_piece<H: SessionHandler>(
     range: &Range<u64>,
 ) -> Result<(Bytes, Duration), ApiError> {
     let len = (range.end - range.start).min(core.budget.piece_len() as u64);
-    core.budget.acquire(len as usize).await;
+    core.budget.acquire(kind, len as usize).await;
     let piece = range.start..range.start + len;
     let asked = Instant::now();
     let read = core.blocking(kind, move |handler| {
@@ -205,7 +205,8 @@ pub(super) async fn repair<H: SessionHandler>(
     let left = bytes.len() as u64;
     let (queue, body) = mpsc::channel(PIECE_QUEUE_MAX);
     let core = core.clone();
-    tokio::spawn(async move { send_repair(core, bytes.into(), queue, active, permit).await });
+    let kind = block.kind();
+    tokio::spawn(async move { send_repair(core, kind, bytes.into(), queue, active, permit).await });
     let mut answer = Response::new(Outgoing::Pieces { queue: body, left });
     answer.headers_mut().insert(CONTENT_TYPE, OCTETS);
     Ok(answer)
@@ -213,6 +214,7 @@ pub(super) async fn repair<H: SessionHandler>(
 
 async fn send_repair<H: SessionHandler>(
     core: Arc<Core<H>>,
+    kind: BlockKind,
     mut bytes: Bytes,
     queue: mpsc::Sender<Result<Bytes, BrokenOff>>,
     _active: ActivePull,
@@ -221,7 +223,7 @@ async fn send_repair<H: SessionHandler>(
     while !bytes.is_empty() {
         let piece = bytes.split_to(bytes.len().min(core.budget.piece_len()));
         tokio::select! {
-            () = core.budget.acquire(piece.len()) => {}
+            () = core.budget.acquire(kind, piece.len()) => {}
             () = queue.closed() => return,
         }
         if queue.send(Ok(piece)).await.is_err() {
