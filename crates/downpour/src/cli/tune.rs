@@ -99,7 +99,7 @@ fn ask(config: &Config, from: &str, to: &str) -> Result<Combined, Fault> {
     // Without the node's key there is no probe, and all else works.
     let identity = Identity::load(&config.state()).ok().flatten().map(Arc::new);
     let (seen, trouble) = seen(config, from, to);
-    let means = Means { now: Clock::system().now(), identity, seen };
+    let means = Means { now: Clock::system().now(), identity, seen, probed: Vec::new() };
     let mut found = wait(measurements(from, to, config, means))?;
     found.left_out.extend(trouble);
     Ok(found)

@@ -83,19 +83,21 @@ impl Paths {
         due.max().map(|(_, way)| way)
     }
 
-    async fn ask(&self, site: &Arc<Site>, config: &Config, (from, to): Way) {
-        *lock(&self.asking) = Some((from.clone(), to.clone()));
-        let ends = (from.clone(), to.clone());
+    async fn ask(&self, site: &Arc<Site>, config: &Config, way: Way) {
+        *lock(&self.asking) = Some(way.clone());
+        let ends = way.clone();
         let seen = site.read(move |reader| Seen::read(reader, &ends.0, &ends.1)).await;
         let seen = seen.unwrap_or_else(|fault| {
             tracing::warn!(%fault, "the history of a path cannot be read");
             Vec::new()
         });
         let identity = Some(site.identity.clone());
-        let means = Means { now: site.clock.now(), identity, seen };
-        let combined = measurements(&from, &to, config, means).await;
+        let probed = lock(&self.known).get(&way).map(|known| known.combined.probed.clone());
+        let probed = probed.unwrap_or_default();
+        let means = Means { now: site.clock.now(), identity, seen, probed };
+        let combined = measurements(&way.0, &way.1, config, means).await;
         let at = Instant::now();
-        lock(&self.known).insert((from, to), Known { combined, at, used: false });
+        lock(&self.known).insert(way, Known { combined, at, used: false });
         lock(&self.asking).take();
     }
 

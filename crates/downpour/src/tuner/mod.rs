@@ -74,6 +74,8 @@ pub struct Means {
     pub identity: Option<Arc<Identity>>,
     /// What is remembered of our own transfers on the path. A `history` that is not configured is the last source.
     pub seen: Vec<Seen>,
+    /// What was found before by loading the path ([`Combined::probed`]).
+    pub probed: Vec<Sample>,
 }
 
 /// What is known of the path from one site or host to another, from all sources that are configured.
@@ -115,7 +117,8 @@ pub async fn from_file(
     let saved = saved::Saved { name, file, kind, len_max, pair: None };
     let entry = Entry { source: Box::new(saved), time_max: Duration::MAX };
     let half_life = config.map_or(Duration::from_secs(6 * 3600), |config| *config.tuner.half_life);
-    Registry { entries: vec![entry], half_life, unusable: Vec::new() }.ask(&ask).await
+    let (probed, unusable) = (Vec::new(), Vec::new());
+    Registry { entries: vec![entry], half_life, probed, unusable }.ask(&ask).await
 }
 
 /// A site or host by all its names: those by which it measures, its own, and that of its door.
@@ -136,7 +139,8 @@ impl Registry {
     /// All sources of a configuration.
     pub async fn of(config: &Config, means: &Means) -> Self {
         let half_life = *config.tuner.half_life;
-        let mut registry = Self { entries: Vec::new(), half_life, unusable: Vec::new() };
+        let (probed, unusable) = (means.probed.clone(), Vec::new());
+        let mut registry = Self { entries: Vec::new(), half_life, probed, unusable };
         for section in &config.tuner_source {
             let time_max = section.timeout.saturating_add(GRACE);
             match in_time(time_max, sources_of(section, config, means)).await {

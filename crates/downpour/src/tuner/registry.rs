@@ -1,7 +1,7 @@
 //! All sources of a site, and how what they say becomes one figure of each kind.
 //!
 //! 1. Sources that only tell are asked at once. Those that load the path are asked afterwards, and only if throughput or round
-//!    trip is missing or older than a half-life.
+//!    trip is missing or older than a half-life, and so it is in what they found before, which counts until they find it anew.
 //! 2. Samples of other pairs, of the other IP, of a time too long ago or still to come are left out. What answers with
 //!    nothing, and why, is named.
 //! 3. A sample counts 2^(−age / half-life). A source is as strong as its newest sample, and each place further down the list costs
@@ -18,7 +18,7 @@ use downpour_catalog::Time;
 use downpour_proto::Rate;
 use downpour_proto::transfer::{Figure, Measured};
 use serde::Serialize;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use tokio::time::timeout;
 
@@ -49,7 +49,9 @@ pub struct Combined {
     pub samples: Vec<Sample>,
     /// What could not be.
     pub left_out: Vec<LeftOut>,
-    /// Sources that were asked, in the order of trust.
+    /// Those of them for which the path was loaded, for the next ask ([`super::Means::probed`]).
+    pub probed: Vec<Sample>,
+    /// Sources that were asked, now or before, in the order of trust.
     pub asked: Vec<String>,
 }
 
@@ -63,6 +65,8 @@ pub(super) struct Entry {
 pub struct Registry {
     pub(super) entries: Vec<Entry>,
     pub(super) half_life: Duration,
+    /// What those that load the path found before.
+    pub(super) probed: Vec<Sample>,
     /// Sources that could not be set up.
     pub(super) unusable: Vec<LeftOut>,
 }
@@ -78,22 +82,42 @@ struct Answer {
 impl Registry {
     /// Asks all sources and combines what they say.
     pub async fn ask(&self, ask: &Ask) -> Combined {
-        let mut answers = self.ask_those(ask, false).await;
-        let combined = self.combine(ask, &answers);
-        let recent = |age: Option<Duration>| age.is_some_and(|age| age <= self.half_life);
-        let Measured { throughput, rtt, .. } = &combined.measured;
-        let known = recent(throughput.as_ref().map(|figure| figure.age))
-            && recent(rtt.as_ref().map(|figure| figure.age));
-        if known || !self.entries.iter().any(|entry| entry.source.is_active()) {
-            return combined;
+        let mut answers = self.ask_those(ask, |place| !self.is_active(place)).await;
+        answers.extend((0..self.entries.len()).filter_map(|place| self.before(place)));
+        let known = self.combine(ask, &answers);
+        if self.is_recent(&known) {
+            return known;
         }
-        answers.extend(self.ask_those(ask, true).await);
+        let found_it = |own| self.is_recent(&self.combine(ask, &[own]));
+        let is_due = |place| self.is_active(place) && !self.before(place).is_some_and(found_it);
+        answers.extend(self.ask_those(ask, is_due).await);
         self.combine(ask, &answers)
     }
 
-    async fn ask_those(&self, ask: &Ask, active: bool) -> Vec<Answer> {
+    fn is_active(&self, place: usize) -> bool {
+        self.entries[place].source.is_active()
+    }
+
+    fn is_recent(&self, known: &Combined) -> bool {
+        let recent = |age: Option<Duration>| age.is_some_and(|age| age <= self.half_life);
+        let Measured { throughput, rtt, .. } = &known.measured;
+        recent(throughput.as_ref().map(|figure| figure.age))
+            && recent(rtt.as_ref().map(|figure| figure.age))
+    }
+
+    /// What a source that loads the path found before, if anything.
+    fn before(&self, place: usize) -> Option<Answer> {
+        let source = self.entries[place].source.name().to_owned();
+        let own = self.probed.iter().filter(|sample| sample.origin.source == source);
+        let samples: Vec<_> = own.cloned().collect();
+        let is_some = self.is_active(place) && !samples.is_empty();
+        let said = Ok(Found { samples, refused: Vec::new() });
+        is_some.then_some(Answer { place, source, is_word: false, said })
+    }
+
+    async fn ask_those(&self, ask: &Ask, which: impl Fn(usize) -> bool) -> Vec<Answer> {
         let entries = self.entries.iter().enumerate();
-        let chosen = entries.filter(|(_, entry)| entry.source.is_active() == active);
+        let chosen = entries.filter(|(place, _)| which(*place));
         let asked = chosen.map(|(place, Entry { source, time_max })| async move {
             let said = in_time(*time_max, source.ask(ask)).await;
             Answer { place, source: source.name().to_owned(), is_word: source.is_word(), said }
@@ -124,7 +148,15 @@ impl Registry {
             }
         }
         asked.sort();
+        asked.dedup();
         usable.sort_by(|one, other| one.age.total_cmp(&other.age));
+        // Of what a source finds anew the newest counts.
+        let mut newest = BTreeSet::new();
+        usable.retain(|one| {
+            !self.is_active(one.place) || newest.insert((one.place, one.sample.metric))
+        });
+        let probed = usable.iter().filter(|one| self.is_active(one.place));
+        let probed = probed.map(|one| one.sample.clone()).collect();
         let mut all = self.unusable.clone();
         all.extend(left_out.0.into_iter().map(|((source, what, silent), times)| LeftOut {
             source,
@@ -136,6 +168,7 @@ impl Registry {
             measured: measured(&usable),
             samples: usable.into_iter().map(|weighed| weighed.sample.clone()).collect(),
             left_out: all,
+            probed,
             asked: asked.into_iter().map(|(_, name)| name).collect(),
         }
     }
@@ -349,13 +382,17 @@ mod tests {
     }
 
     async fn combine(sources: Vec<Says>) -> Combined {
+        again(sources, Vec::new()).await
+    }
+
+    async fn again(sources: Vec<Says>, probed: Vec<Sample>) -> Combined {
         let entry = |source| {
             let source: Box<dyn Source> = Box::new(source);
             Entry { source, time_max: Duration::from_secs(60) }
         };
         let entries = sources.into_iter().map(entry).collect();
         let half_life = Duration::from_secs(6 * 3600);
-        Registry { entries, half_life, unusable: Vec::new() }.ask(&asked()).await
+        Registry { entries, half_life, probed, unusable: Vec::new() }.ask(&asked()).await
     }
 
     async fn rate(sources: Vec<Says>) -> Option<f64> {
@@ -440,6 +477,32 @@ mod tests {
         let combined = combine(vec![old, active()]).await;
         assert_eq!(combined.asked, ["archive", "probe"]);
         assert_eq!(combined.measured.throughput.unwrap().value.bps(), 300_000_000);
+    }
+
+    #[tokio::test]
+    async fn a_path_is_not_loaded_again_within_a_half_life() {
+        let probe = |said| Says { name: "s", said, is_word: false, is_active: true };
+        let pair = |rate, hours| vec![mbps(rate, hours), sample(Metric::Rtt, 0.012, hours)];
+        let found = async |sources, probed| {
+            let combined = again(sources, probed).await;
+            let rate = combined.measured.throughput.unwrap().value.bps() / 1_000_000;
+            (rate, combined.probed)
+        };
+        let now = || probe(Ok(pair(200.0, 0)));
+        let (before, old) = (pair(300.0, 5), pair(300.0, 7));
+        assert_eq!(found(vec![now()], Vec::new()).await, (200, pair(200.0, 0)));
+        assert_eq!(found(vec![now()], before.clone()).await, (300, before.clone()));
+        assert_eq!(found(vec![now()], old.clone()).await, (200, pair(200.0, 0)));
+        // Nor for a figure that a stronger source has, however old.
+        let archive = || says("archive", vec![mbps(900.0, 7)]);
+        let further = |probe| vec![archive(), says("none", vec![]), says("none", vec![]), probe];
+        assert_eq!(found(further(now()), before.clone()).await, (900, before));
+        // Who finds nothing now takes nothing back.
+        let busy = probe(Err(SourceError::Silent("busy".to_owned())));
+        assert_eq!(found(vec![busy], old.clone()).await, (300, old.clone()));
+        let half = probe(Ok(vec![sample(Metric::Rtt, 0.01, 0)]));
+        let (rate, probed) = found(vec![half], old).await;
+        assert_eq!((rate, probed.len(), probed[0].spread.avg), (300, 2, 0.01));
     }
 
     #[tokio::test]

@@ -149,7 +149,7 @@ pub trait Source: Send + Sync {
     /// Its name, as the configuration has it.
     fn name(&self) -> &str;
 
-    /// Whether asking loads the path: it is then asked only when the others know nothing recent.
+    /// Whether asking loads the path: it is then asked only when nothing recent is known.
     fn is_active(&self) -> bool {
         false
     }

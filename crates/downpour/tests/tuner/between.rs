@@ -2,7 +2,7 @@
 
 use super::setup::NOW;
 use downpour::site::{Clock, Config, Daemon, Setup, init, introduce};
-use downpour::tuner::{Combined, Means, Seen, measurements};
+use downpour::tuner::{Combined, Means, Sample, Seen, measurements};
 use downpour_transport::identity::Identity;
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
@@ -24,11 +24,11 @@ fn set_up(root: &Path, name: &str) -> (PathBuf, downpour::site::Card) {
     (folder, card)
 }
 
-async fn known(folder: &Path, source: &str, destination: &str) -> Combined {
+async fn known(folder: &Path, source: &str, destination: &str, probed: Vec<Sample>) -> Combined {
     let config = Config::read(&folder.join("site.toml")).unwrap();
     let identity = Identity::load_or_create(&config.state()).unwrap();
     let identity = Some(Arc::new(identity));
-    let means = Means { now: Clock::system().now(), identity, seen: Vec::new() };
+    let means = Means { now: Clock::system().now(), identity, seen: Vec::new(), probed };
     measurements(source, destination, &config, means).await
 }
 
@@ -44,18 +44,19 @@ async fn two_sites_probe_their_path_both_ways() {
     let there = Daemon::start(&west.join("site.toml"), Clock::system()).await.unwrap();
     let here = Daemon::start(&file, Clock::system()).await.unwrap();
 
+    let mut probed = Vec::new();
     for (source, destination, by) in
         [("west", "east", "download from west"), ("east", "west", "download by west")]
     {
         // A site serves one probe at a time, and the daemon asks for its own.
         let busy = |c: &Combined| c.left_out.iter().any(|l| l.what == "a probe is under way here");
-        let mut combined = known(&east, source, destination).await;
+        let mut combined = known(&east, source, destination, vec![]).await;
         for _ in 0..600 {
             if !busy(&combined) {
                 break;
             }
             tokio::time::sleep(Duration::from_millis(100)).await;
-            combined = known(&east, source, destination).await;
+            combined = known(&east, source, destination, vec![]).await;
         }
         assert_eq!(combined.left_out, [], "{source}");
         let throughput = combined.measured.throughput.expect("a rate");
@@ -63,13 +64,16 @@ async fn two_sites_probe_their_path_both_ways() {
         let rtt = combined.measured.rtt.expect("a round trip").value;
         assert!(rtt < Duration::from_secs(5), "{rtt:?}");
         assert!(combined.measured.loss.is_none(), "a receiver does not know it");
+        probed = combined.probed;
     }
-    let strange = known(&east, "north", "south").await;
+    let strange = known(&east, "north", "south", vec![]).await;
     assert!(strange.left_out[0].what.contains("between this site and"), "{strange:?}");
 
-    // A dead site is named.
+    // A dead site is named, where it is asked.
     there.end(Duration::ZERO).await;
-    let dead = known(&east, "west", "east").await;
+    let again = known(&east, "east", "west", probed.clone()).await;
+    assert_eq!((again.left_out, again.probed), (vec![], probed));
+    let dead = known(&east, "west", "east", vec![]).await;
     assert!(dead.measured.throughput.is_none());
     assert!(dead.left_out[0].what.contains("cannot connect"), "{:?}", dead.left_out);
     here.end(Duration::ZERO).await;
@@ -91,7 +95,7 @@ async fn our_own_transfers_are_a_source() {
         connections: 8,
         ip: None,
     };
-    let means = Means { now: NOW, identity: None, seen: vec![seen] };
+    let means = Means { now: NOW, identity: None, seen: vec![seen], probed: Vec::new() };
     let combined = measurements("east", "west", &config, means).await;
     let measured = combined.measured;
     let throughput = measured.throughput.unwrap();

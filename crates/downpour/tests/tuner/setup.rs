@@ -43,7 +43,7 @@ pub(crate) fn archive(kind: &str, scheme: &str, port: u16, more: &str) -> String
 
 /// What is known from here to there.
 pub(crate) fn known(config: &Config) -> Combined {
-    let means = Means { now: NOW, identity: None, seen: Vec::new() };
+    let means = Means { now: NOW, identity: None, seen: Vec::new(), probed: Vec::new() };
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
     runtime.block_on(measurements("here", "there", config, means))
 }
