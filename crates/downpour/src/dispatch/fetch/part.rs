@@ -142,7 +142,8 @@ pub(super) fn is_others(part: &Path, own: &str) -> bool {
         Err(error) => error.kind() == io::ErrorKind::NotFound,
     };
     let touched = |end: &str| fs::metadata(part.with_extension(end))?.modified();
-    let is_new = |at: SystemTime| at.elapsed().is_ok_and(|since| since < LEFT_FOR);
+    // Also what a clock ahead of ours has dated.
+    let is_new = |at: SystemTime| at > SystemTime::now() - LEFT_FOR;
     !is_ours && ["part", "done", "owner"].iter().any(|end| touched(end).is_ok_and(is_new))
 }
 
@@ -216,7 +217,7 @@ fn digest_in(name: &str) -> Option<&str> {
 #[cfg(test)]
 mod tests {
     use super::super::{FetchReport, FetchWish};
-    use super::{Kept, LEFT_FOR, Part, sweep};
+    use super::{Kept, LEFT_FOR, Part, is_others, owner_of, sweep};
     use std::fs;
     use std::path::Path;
     use std::time::SystemTime;
@@ -295,6 +296,18 @@ mod tests {
         fs::write(part("4"), "x").unwrap();
         sweep(&config);
         assert!(part("4").exists());
+    }
+
+    #[test]
+    fn what_a_clock_ahead_of_ours_has_dated_is_another_sites() {
+        let folder = tempfile::tempdir().unwrap();
+        let part = folder.path().join("x.part");
+        drop(Part::open(part.clone(), 5, "b").unwrap());
+        for path in [&part, &owner_of(&part)] {
+            let file = fs::File::open(path).unwrap();
+            file.set_modified(SystemTime::now() + LEFT_FOR).unwrap();
+        }
+        assert!(is_others(&part, "a") && !is_others(&part, "b"));
     }
 
     #[test]
