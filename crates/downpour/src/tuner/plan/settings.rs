@@ -68,6 +68,8 @@ struct Longest<'a> {
     bytes: u64,
 }
 
+/// What TCP's largest window holds (RFC 7323, 2.3). Booked, the kernel's numbers hold no more either.
+const WINDOW_MAX: u64 = 65_535 << 14;
 /// Twice what a path holds is what autotuning needs for it, book-keeping included.
 const BOOKED: u64 = 2;
 /// From this rate on a queue that paces by itself saves work.
@@ -165,7 +167,16 @@ impl Longest<'_> {
     fn said(&self) -> String {
         let (rate, ms) = (self.rate, self.rtt.as_secs_f64() * 1e3);
         let way = if matches!(self.way, Way::In) { "from" } else { "to" };
-        format!("{} {way} {}: {rate} × {ms:.1} ms", megabytes(self.bytes), self.name)
+        let said = format!("{} {way} {}: {rate} × {ms:.1} ms", megabytes(self.bytes), self.name);
+        if self.bytes <= WINDOW_MAX {
+            return said;
+        }
+        format!("{said}, of which one connection holds {} at most", megabytes(WINDOW_MAX))
+    }
+
+    /// What one connection can hold of it.
+    fn window(&self) -> u64 {
+        self.bytes.min(WINDOW_MAX)
     }
 }
 
@@ -184,7 +195,7 @@ fn memory(
         Ok(longest) => longest,
         Err(why) => return unknown(name, present, why),
     };
-    let need = longest.bytes.saturating_mul(BOOKED);
+    let need = longest.window() * BOOKED;
     let said = longest.said();
     match now {
         Some([least, first, most]) if most < need => {
@@ -214,12 +225,12 @@ fn most(name: &str, now: Option<u64>, longest: &Result<Longest<'_>, &'static str
     };
     let said = longest.said();
     match now {
-        Some(most) if most < longest.bytes => {
+        Some(most) if most < longest.window() => {
             let why = format!("a window that a program sets itself is cut to it; {said}");
-            setting(name, present, Some(longest.bytes.to_string()), why)
+            setting(name, present, Some(longest.window().to_string()), why)
         }
         Some(_) => setting(name, present, None, format!("it suffices for {said}")),
-        None => setting(name, None, Some(longest.bytes.to_string()), format!("for {said}")),
+        None => setting(name, None, Some(longest.window().to_string()), format!("for {said}")),
     }
 }
 
@@ -348,6 +359,20 @@ mod tests {
         let there = sysctl(&limits(&Host::parse(LIMITS), &[link]));
         assert!(there.contains("net.ipv4.tcp_wmem = ") && there.contains(" = bbr\n"), "{there}");
         assert!(there.contains("# not known: net.ipv4.tcp_rmem: "), "{there}");
+    }
+
+    #[test]
+    fn no_more_is_wanted_than_a_window_holds() {
+        let path = [link(100_000, 90, 0.0)];
+        let found = limits(&Host::parse(LIMITS), &path);
+        let lines = sysctl(&found);
+        assert!(lines.contains("net.ipv4.tcp_rmem = 4096 131072 2147450880\n"), "{lines}");
+        assert!(lines.contains("net.core.wmem_max = 1073725440\n"), "{lines}");
+        assert!(lines.contains("of which one connection holds 1073.7 MB at most"), "{lines}");
+        let all = "rmem_max=2147483647 wmem_max=2147483647 tcp_rmem=4096,131072,2147483647 \
+                   tcp_wmem=4096,16384,2147483647 congestion=cubic";
+        let suffices = limits(&Host::parse(all), &path);
+        assert!(suffices.iter().all(|s| s.wanted.is_none()), "{suffices:?}");
     }
 
     #[test]
