@@ -7,7 +7,7 @@
 
 use super::lock;
 use crate::site::{Config, Running, Service, Site, Status, Stop};
-use crate::tuner::{Combined, LeftOut, Means, Seen, measurements};
+use crate::tuner::{Combined, LeftOut, Means, Sample, Seen, measurements};
 use downpour_proto::transfer::{Figure, Measured};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -32,7 +32,11 @@ pub(super) struct Paths {
 
 #[derive(Debug)]
 struct Known {
-    combined: Combined,
+    measured: Measured,
+    /// What the path was loaded for.
+    probed: Vec<Sample>,
+    /// Sources that gave no answer.
+    silent: Vec<LeftOut>,
     at: Instant,
     /// Something came by it since.
     used: bool,
@@ -57,7 +61,7 @@ impl Paths {
             let figure = figure.as_ref()?;
             Some(Figure { age: figure.age + since, ..figure.clone() })
         }
-        let Measured { throughput, rtt, loss } = &known.combined.measured;
+        let Measured { throughput, rtt, loss } = &known.measured;
         Measured {
             throughput: older(throughput, since),
             rtt: older(rtt, since),
@@ -92,12 +96,14 @@ impl Paths {
             Vec::new()
         });
         let identity = Some(site.identity.clone());
-        let probed = lock(&self.known).get(&way).map(|known| known.combined.probed.clone());
+        let probed = lock(&self.known).get(&way).map(|known| known.probed.clone());
         let probed = probed.unwrap_or_default();
         let means = Means { now: site.clock.now(), identity, seen, probed };
-        let combined = measurements(&way.0, &way.1, config, means).await;
-        let at = Instant::now();
-        lock(&self.known).insert(way, Known { combined, at, used: false });
+        let Combined { measured, probed, mut left_out, .. } =
+            measurements(&way.0, &way.1, config, means).await;
+        left_out.retain(|left| left.silent);
+        let (silent, at) = (left_out, Instant::now());
+        lock(&self.known).insert(way, Known { measured, probed, silent, at, used: false });
         lock(&self.asking).take();
     }
 
@@ -138,12 +144,11 @@ impl Service for Paths {
 
     fn status(&self) -> Status {
         let known = lock(&self.known);
-        let is_known = |known: &&Known| known.combined.measured != Measured::default();
+        let is_known = |known: &&Known| known.measured != Measured::default();
         let figures = known.values().filter(is_known).count();
-        let silent = |left: &&LeftOut| left.silent;
         let left: BTreeMap<&str, &str> = known
             .values()
-            .flat_map(|known| known.combined.left_out.iter().filter(silent))
+            .flat_map(|known| &known.silent)
             .map(|left| (left.source.as_str(), left.what.as_str()))
             .collect();
         let mut line = format!("{figures} of {} paths known", known.len());

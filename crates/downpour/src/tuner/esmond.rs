@@ -58,13 +58,11 @@ impl Esmond {
             for (from, to) in pairs(from, to) {
                 let all = pages.keep(self.metadata(ask, from, to).await)?.unwrap_or_default();
                 for one in all.iter().flat_map(|one| Series::of(one, way)) {
-                    if !series.iter().any(|known| known.place == one.place) {
-                        series.push(one);
-                    }
+                    add(one, &mut series);
                 }
             }
         }
-        for one in series.into_iter().take(SERIES_MAX) {
+        for one in series {
             let seconds = ask.age_max.as_secs();
             let place = format!("{}?time-range={seconds}", one.place);
             let Some(values) = pages.keep(self.client.get(&place).await)? else { continue };
@@ -85,6 +83,13 @@ impl Esmond {
             Value::Array(all) => Ok(all),
             _ => Err(SourceError::Nonsense("no list of metadata".to_owned())),
         }
+    }
+}
+
+/// Adds a series that is not known yet, while there is room: an archive may list any number.
+fn add(one: Series, series: &mut Vec<Series>) {
+    if series.len() < SERIES_MAX && series.iter().all(|known| known.place != one.place) {
+        series.push(one);
     }
 }
 
@@ -175,4 +180,20 @@ pub(super) fn read(values: &Value, series: &Series, origin: &Origin) -> Found {
         });
     }
     found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Host, SERIES_MAX, Series, add};
+
+    #[test]
+    fn of_what_an_archive_lists_no_more_is_kept_than_is_read() {
+        let mut series = Vec::new();
+        for place in ["1", "1", "2", "3", "4", "5", "6", "7", "8", "9", "10"] {
+            let place = place.to_owned();
+            add(Series { place, ..Series::bare(Host::new("a"), Host::new("b")) }, &mut series);
+        }
+        let places: Vec<_> = series.iter().map(|one| one.place.as_str()).collect();
+        assert_eq!((places.len(), &places[..3]), (SERIES_MAX, &["1", "2", "3"][..]));
+    }
 }
