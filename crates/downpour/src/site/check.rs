@@ -11,11 +11,13 @@ use super::config::{Config, FILE_BYTES_MAX, TABLES};
 use super::section::{Complaint, Key, Need, Table};
 use crate::spool::{After, RuleSection, SpoolSection};
 use downpour_catalog::CatalogUrl;
+use rustix::fs::OFlags;
 use serde::Deserialize as _;
 use std::fmt;
 use std::fs::{self, File};
 use std::io::{self, Read as _};
 use std::ops::Range;
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
@@ -172,22 +174,23 @@ impl Config {
     /// Files that are read when they are needed, and folders that are scrubbed, if they cannot be. An inbox may be made by and by.
     fn unreadable_files(&self) -> Vec<Complaint> {
         let password = self.notify.smtp_password_file.iter();
-        let password = password.map(|file| ("notify.smtp_password_file".to_owned(), file));
+        let password = password.map(|file| ("notify.smtp_password_file".to_owned(), file, false));
         let sources = self.tuner_source.iter().enumerate().flat_map(|(index, source)| {
             let files = [("file", &source.file), ("ca", &source.ca)].into_iter();
             files.filter_map(move |(key, file)| {
-                Some((format!("tuner_source.{index}.{key}"), file.as_ref()?))
+                Some((format!("tuner_source.{index}.{key}"), file.as_ref()?, false))
             })
         });
         let scrubbed = self.reconcile.scrub_folders.iter().flatten();
-        let scrubbed = scrubbed.map(|folder| ("reconcile.scrub_folders".to_owned(), folder));
+        let scrubbed = scrubbed.map(|folder| ("reconcile.scrub_folders".to_owned(), folder, true));
         let inboxes = self.inboxes();
-        let wrong = |(at, named): (String, &PathBuf)| {
+        let wrong = |(at, named, is_folder): (String, &PathBuf, bool)| {
             let path = self.path(named);
             if inboxes.iter().any(|inbox| path.starts_with(inbox)) {
                 return None;
             }
-            let what = format!("{} cannot be read: {}", path.display(), File::open(&path).err()?);
+            let error = try_open(&path, is_folder).err()?;
+            let what = format!("{} cannot be read: {error}", path.display());
             let todo = "name what is there and the daemon's user may read; check as that user";
             Some(Complaint::new(at, what, todo))
         };
@@ -248,6 +251,16 @@ fn try_folder(folder: &Path) -> io::Result<()> {
     let made = there.unwrap_or(folder).join(format!(".downpour-check-{}", std::process::id()));
     fs::create_dir(&made)?;
     fs::remove_dir(&made)
+}
+
+/// Opens a file or a folder for reading. Of a pipe without a writer the opening would not end.
+fn try_open(path: &Path, is_folder: bool) -> io::Result<()> {
+    let flags = if is_folder { OFlags::DIRECTORY } else { OFlags::NONBLOCK };
+    let open = File::options().read(true).custom_flags(flags.bits() as i32).open(path)?;
+    match is_folder || open.metadata()?.is_file() {
+        true => Ok(()),
+        false => Err(io::Error::other("it is no regular file")),
+    }
 }
 
 /// How a file begins that can be written to.
@@ -430,6 +443,7 @@ mod tests {
     use crate::cli::Controller;
     use crate::defaults::{Defaults, Told};
     use downpour_proto::Rate;
+    use rustix::fs::{CWD, FileType, Mode, mknodat};
     use std::net::Ipv4Addr;
     use std::time::Duration;
 
@@ -665,9 +679,21 @@ mod tests {
                     [notify]\nsmtp_user = 'u'\nsmtp_password_file = 'away'\n\
                     [[tuner_source]]\nname = 's'\nkind = 'file'\nfile = 'away'\nfrom = 'a'\nto = 'a'\n";
         std::fs::write(&file, text).unwrap();
-        let flaws = Config::read_and_look(&file).unwrap_err().flaws;
-        let lines: Vec<_> = flaws.iter().map(|flaw| flaw.line).collect();
-        assert_eq!(lines, [Some(3), Some(8), Some(12), Some(5)], "{flaws:?}");
+        let lines = || {
+            let flaws = Config::read_and_look(&file).unwrap_err().flaws;
+            flaws.iter().filter_map(|flaw| flaw.line).collect::<Vec<_>>()
+        };
+        assert_eq!(lines(), [3, 8, 12, 5]);
+        // A pipe is neither file nor folder, and nobody waits for its writer.
+        let away = folder.path().join("away");
+        mknodat(CWD, &away, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+        assert_eq!(lines(), [3, 8, 12, 5]);
+        std::fs::remove_file(&away).unwrap();
+        std::fs::create_dir(&away).unwrap();
+        assert_eq!(lines(), [3, 8, 12]);
+        std::fs::remove_dir(&away).unwrap();
+        std::fs::write(&away, "x").unwrap();
+        assert_eq!(lines(), [3, 5]);
     }
 
     #[test]
