@@ -4,7 +4,7 @@ use super::site::{AccessArgs, with_daemon};
 use super::{Exit, Fault};
 use crate::api::Services;
 use crate::site::{Access, RemoteError, ServiceReport, Stage};
-use crate::units::show_duration;
+use crate::units::{escape, show_duration};
 use clap::{Args, Subcommand};
 use serde_json::json;
 use std::time::Duration;
@@ -91,7 +91,7 @@ impl StatusArgs {
 
 impl OneArgs {
     fn run(self, verb: &str) -> Result<Exit, Fault> {
-        let path = format!("/v1/services/{}/{verb}", self.name);
+        let path = format!("/v1/services/{}/{verb}", escape(&self.name));
         let services = with_daemon(self.access, async |site| {
             let asked: Services = site.post(&path, &json!({})).await?;
             if self.no_wait { Ok(asked.services) } else { settled(site, asked).await }

@@ -4,7 +4,7 @@ use super::site::{AccessArgs, with_daemon};
 use super::{Exit, Fault};
 use crate::api::{TokenList, TokenWish};
 use crate::site::{Clock, Config, NewToken, Role, TokenError, Tokens, hand_over};
-use crate::units::{parse_duration, show_duration};
+use crate::units::{escape, parse_duration, show_duration};
 use clap::{Args, Subcommand, ValueEnum};
 use serde_json::json;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -158,7 +158,7 @@ impl ListArgs {
 
 impl RevokeArgs {
     fn run(self) -> Result<Exit, Fault> {
-        let path = format!("/v1/tokens/{}", self.name);
+        let path = format!("/v1/tokens/{}", escape(&self.name));
         let _left: TokenList = with_daemon(self.access, async |site| site.delete(&path).await)?;
         println!("{} is revoked", self.name);
         Ok(Exit::Complete)

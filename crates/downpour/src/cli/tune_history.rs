@@ -5,7 +5,7 @@ use super::{Exit, Fault, print_json};
 use crate::dispatch::Steering;
 use crate::home::Home;
 use crate::steering::{Book, Steered};
-use crate::units::show_time;
+use crate::units::{escape, show_time};
 use clap::Args;
 use downpour_proto::Rate;
 
@@ -56,7 +56,7 @@ impl HistoryArgs {
     fn ask(self: &HistoryArgs) -> Result<Steering, Fault> {
         let mut path = format!("/v1/links/history?most={}", self.most);
         if let Some(from) = &self.from {
-            path.push_str(&format!("&link={from}"));
+            path.push_str(&format!("&link={}", escape(from)));
         }
         let list = with_daemon(self.access.clone(), async |site| {
             // Of another site's links it may not even know the names.

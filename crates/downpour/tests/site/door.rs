@@ -91,6 +91,25 @@ fn each_role_may_what_it_may() {
 }
 
 #[test]
+fn a_name_on_the_command_line_is_taken_as_it_is_whatever_it_would_mean_in_a_url() {
+    let one = One::start("");
+    let viewer = token(&one.site, "watch", "viewer", None);
+    let said = |arguments: &[&str]| {
+        let ended = one.site.run(arguments);
+        assert!(!ended.status.success(), "{arguments:?}");
+        String::from_utf8(ended.stderr).unwrap()
+    };
+    for none in ["watch#2", "watch?", "watch/../watch"] {
+        let unknown = said(&["token", "revoke", none]);
+        assert!(unknown.contains(&format!("`{none}`")), "{unknown}");
+    }
+    let unknown = said(&["service", "stop", "scrub/stop?"]);
+    assert!(unknown.contains("no service of this name"), "{unknown}");
+    let access = one.site.access(Some(&viewer));
+    assert_eq!(code(one.site.block_on(access.get("/v1/services"))), "ok");
+}
+
+#[test]
 fn a_token_that_is_refused_is_recorded_with_its_name() {
     let one = One::start("");
     token(&one.site, "shift", "operator", None);
