@@ -36,6 +36,9 @@ pub struct AuditPage {
     pub entries: Vec<AuditEntry>,
     /// Number of the last entry that there is.
     pub last: u64,
+    /// A line that cannot be read; the page is without it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub broken: Option<String>,
 }
 
 #[derive(OpenApi)]
@@ -68,7 +71,8 @@ async fn list(
     let limit = query.limit.unwrap_or(100).min(PAGE_MAX);
     let wanted = Wanted { after: query.after, since: Time(query.since_us), who: query.who };
     with_record(site, move |audit| {
-        Ok(AuditPage { entries: audit.list(&wanted, limit)?, last: audit.last() })
+        let (entries, broken) = audit.list(&wanted, limit)?;
+        Ok(AuditPage { entries, last: audit.last(), broken })
     })
     .await
 }

@@ -358,7 +358,7 @@ mod tests {
         wait(goes_on).await.unwrap();
         let recorded = async {
             loop {
-                let deeds = site.audit.list(&Wanted::default(), 10).unwrap();
+                let deeds = site.audit.list(&Wanted::default(), 10).unwrap().0;
                 if !deeds.is_empty() {
                     break deeds;
                 }

@@ -165,23 +165,41 @@ impl Audit {
         Ok(())
     }
 
-    /// Up to `limit` entries that are wanted, oldest first. Blocks.
-    pub fn list(&self, wanted: &Wanted, limit: usize) -> io::Result<Vec<AuditEntry>> {
-        let mut found = Vec::new();
+    /// Up to `limit` entries that are wanted, oldest first, and the first line that was passed over, as it cannot be read. Blocks.
+    pub fn list(
+        &self,
+        wanted: &Wanted,
+        limit: usize,
+    ) -> io::Result<(Vec<AuditEntry>, Option<String>)> {
+        let (mut found, mut broken) = (Vec::new(), None);
         self.each(wanted.after, |_, entry| {
-            let who = wanted.who.as_ref().is_none_or(|who| *who == entry.who);
-            if who && entry.number > wanted.after && entry.at >= wanted.since.0 {
-                found.push(entry);
+            match entry {
+                Ok(entry) => {
+                    let who = wanted.who.as_ref().is_none_or(|who| *who == entry.who);
+                    if who && entry.number > wanted.after && entry.at >= wanted.since.0 {
+                        found.push(entry);
+                    }
+                }
+                Err(line) => {
+                    broken.get_or_insert(line);
+                }
             }
             found.len() < limit
         })?;
-        Ok(found)
+        Ok((found, broken))
     }
 
     /// Whether each line follows the one before it. Blocks.
     pub fn verify(&self) -> io::Result<Verified> {
         let mut seen = Verified { digest: digest_of(b""), ..Verified::default() };
-        let broken = self.each(0, |line, entry| {
+        self.each(0, |line, entry| {
+            let entry = match entry {
+                Ok(entry) => entry,
+                Err(line) => {
+                    seen.broken = Some(line);
+                    return false;
+                }
+            };
             let follows = entry.number == seen.last + 1 && entry.before == seen.digest;
             // Older files may have been moved to an archive.
             let begins = seen.first == 0 && entry.number > 1;
@@ -196,28 +214,26 @@ impl Audit {
             (seen.last, seen.digest) = (entry.number, digest_of(line));
             true
         })?;
-        seen.broken = seen.broken.or(broken);
         Ok(seen)
     }
 
-    /// Shows each line of the files that may have some after number `after`, until `goes_on` says no; a line that cannot be read.
+    /// Shows each line of the files that may have some after number `after`, or that it cannot be read, until `goes_on` says no.
     fn each(
         &self,
         after: u64,
-        mut goes_on: impl FnMut(&[u8], AuditEntry) -> bool,
-    ) -> io::Result<Option<String>> {
+        mut goes_on: impl FnMut(&[u8], Result<AuditEntry, String>) -> bool,
+    ) -> io::Result<()> {
         for file in self.files(after)? {
             for (at, line) in (1..).zip(BufReader::new(file).split(b'\n')) {
                 let line = line?;
-                let Ok(entry) = serde_json::from_slice::<AuditEntry>(&line) else {
-                    return Ok(Some(format!("line {at} of a file cannot be read")));
-                };
+                let entry = serde_json::from_slice(&line);
+                let entry = entry.map_err(|_| format!("line {at} of a file cannot be read"));
                 if !goes_on(&line, entry) {
-                    return Ok(None);
+                    return Ok(());
                 }
             }
         }
-        Ok(None)
+        Ok(())
     }
 
     /// Files with entries after number `after`, oldest first, opened so that none goes aside meanwhile. Of the last one what is
@@ -317,11 +333,11 @@ mod tests {
         assert_eq!(long.what.len(), TEXT_MAX);
         let text = fs::read_to_string(&path).unwrap();
         let lines: Vec<_> = text.lines().collect();
-        let all = audit.list(&Wanted::default(), 10).unwrap();
+        let all = audit.list(&Wanted::default(), 10).unwrap().0;
         assert_eq!(all.iter().map(|entry| entry.number).collect::<Vec<_>>(), [1, 2, 3]);
         assert_eq!(all[2].before, digest_of(lines[1].as_bytes()));
         assert_eq!(all[0].before, digest_of(b""));
-        assert_eq!(audit.list(&after(1), 1).unwrap()[0].what, "two");
+        assert_eq!(audit.list(&after(1), 1).unwrap().0[0].what, "two");
     }
 
     #[test]
@@ -340,7 +356,7 @@ mod tests {
         assert_eq!((entry.number, entry.before), (3, digest_of(last.as_bytes())));
         // What went aside is still told, and still followed.
         let numbers = |wanted: &Wanted| -> Vec<u64> {
-            audit.list(wanted, 10).unwrap().iter().map(|entry| entry.number).collect()
+            audit.list(wanted, 10).unwrap().0.iter().map(|entry| entry.number).collect()
         };
         assert_eq!(numbers(&Wanted::default()), [1, 2, 3]);
         assert_eq!((numbers(&after(1)), numbers(&after(2))), (vec![2, 3], vec![3]));
@@ -364,7 +380,7 @@ mod tests {
         // The full one went aside, and there it ended.
         fill();
         fs::rename(&path, folder.path().join(aside(2))).unwrap();
-        assert_eq!(audit.list(&after(0), 10).unwrap().len(), 2);
+        assert_eq!(audit.list(&after(0), 10).unwrap().0.len(), 2);
         for what in ["three", "four"] {
             audit.record(deed(what), Time(3)).unwrap();
         }
@@ -381,7 +397,25 @@ mod tests {
         audit.end.lock().unwrap().file.write_all(b"{\"number\": 2, \"at").unwrap();
         let whole = audit.verify().unwrap();
         assert_eq!((whole.last, whole.broken), (1, None));
-        assert_eq!(audit.list(&after(0), 10).unwrap().len(), 1);
+        assert_eq!(audit.list(&after(0), 10).unwrap().0.len(), 1);
+    }
+
+    #[test]
+    fn what_stands_behind_a_line_that_cannot_be_read_is_told() {
+        let folder = tempfile::tempdir().unwrap();
+        let audit = Audit::open(folder.path()).unwrap();
+        for what in ["one", "two", "three"] {
+            audit.record(deed(what), Time(1)).unwrap();
+        }
+        let path = folder.path().join(FILE);
+        let whole = fs::read_to_string(&path).unwrap();
+        fs::write(&path, whole.replace("\"what\":\"two\"", "\"what\"\u{1}\"two\"")).unwrap();
+        let told = |limit| {
+            let (entries, broken) = audit.list(&after(0), limit).unwrap();
+            (entries.iter().map(|entry| entry.number).collect::<Vec<_>>(), broken)
+        };
+        assert_eq!(told(1), (vec![1], None));
+        assert_eq!(told(10), (vec![1, 3], Some("line 2 of a file cannot be read".to_owned())));
     }
 
     #[test]

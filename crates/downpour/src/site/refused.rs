@@ -101,7 +101,7 @@ mod tests {
             site.record_refused(deed, route.to_owned()).await.unwrap();
         };
         let recorded = || {
-            let entries = site.audit.list(&Wanted::default(), 100).unwrap();
+            let entries = site.audit.list(&Wanted::default(), 100).unwrap().0;
             entries.into_iter().map(|entry| entry.who + &entry.detail).collect::<Vec<_>>()
         };
         for (who, route) in [("eye", "a"), ("eye", "a"), ("ear", "a"), ("eye", "b"), ("eye", "a")] {

@@ -205,4 +205,10 @@ fn the_audit_record_says_who_did_what_and_whether_it_is_whole() {
     let broken = one.site.run(&["audit", "--verify"]);
     assert_eq!(broken.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&broken.stdout).contains("line 3 does not follow 2"));
+    let spoilt = fs::read_to_string(&path).unwrap().replacen('{', "[", 1);
+    fs::write(&path, spoilt).unwrap();
+    let broken = one.site.run(&["audit"]);
+    let [told, why] = [&broken.stdout, &broken.stderr].map(|text| String::from_utf8_lossy(text));
+    assert_eq!((broken.status.code(), told.lines().count()), (Some(1), 3), "{told}");
+    assert!(why.contains("BROKEN: line 1 of a file cannot be read"), "{why}");
 }
