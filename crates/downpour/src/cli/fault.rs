@@ -3,6 +3,7 @@
 //! Only the command line talks to the operator. Everything below has small error types of its own; the
 //! step to a [`Fault`] is made where it is known what the user was about to do.
 
+use crate::output::plain;
 use downpour_catalog::ErrorClass;
 use downpour_transport::identity::IdentityError;
 use std::fmt;
@@ -68,9 +69,9 @@ impl Fault {
 }
 
 impl fmt::Display for Fault {
-    /// Two plain lines.
+    /// Two plain lines, whatever others have put into them.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "downpour: {}\n  what to do: {}", self.what, self.todo)
+        write!(f, "downpour: {}\n  what to do: {}", plain(&self.what), plain(&self.todo))
     }
 }
 
@@ -86,6 +87,9 @@ mod tests {
     fn a_fault_is_two_plain_lines() {
         let fault = Fault::start("port 28800 is in use", "choose other ports with --ports");
         assert_eq!(fault.to_string().lines().count(), 2);
+        let odd = "x\u{1b}]52;c;eA==\u{7}\ny";
+        let of_others = Fault::incomplete(odd, odd).to_string();
+        assert_eq!(of_others.chars().filter(|c| c.is_control()).collect::<String>(), "\n");
         assert_eq!(fault.exit as u8, 3);
         assert_eq!(Exit::Usage as u8, 2);
     }

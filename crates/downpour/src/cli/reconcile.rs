@@ -3,6 +3,7 @@
 use super::site::{AccessArgs, with_daemon};
 use super::{Exit, Fault, print_json};
 use crate::api::{Problem, Services};
+use crate::output::plain;
 use crate::reconcile::report::is_id;
 use crate::reconcile::{ReconcileWish, Report, ReportList, Runs, Verdict};
 use crate::site::{Access, RemoteError, ServiceReport, Stage};
@@ -63,7 +64,7 @@ impl ReconcileArgs {
                 print!("{}", report.text());
             }
         }
-        failed.iter().for_each(|why| eprintln!("not compared: {why}"));
+        failed.iter().for_each(|why| eprintln!("not compared: {}", plain(why)));
         for name in &left_out {
             eprintln!("left out: {name} has no `address` here; it compares with this site");
         }

@@ -3,6 +3,7 @@
 use super::site::{AccessArgs, with_daemon};
 use super::{Exit, Fault};
 use crate::api::Services;
+use crate::output::plain;
 use crate::site::{Access, RemoteError, ServiceReport, Stage};
 use crate::units::{escape, show_duration};
 use clap::{Args, Subcommand};
@@ -115,20 +116,38 @@ async fn settled(site: &Access, asked: Services) -> Result<Vec<ServiceReport>, R
 }
 
 fn show(services: &[ServiceReport]) {
-    for service in services {
-        let since = show_duration(Duration::from_secs_f64(service.since_s));
-        let (name, stage) = (&service.name, service.stage.name());
-        println!("{name:<12} {stage:<9} {since:<12} {}", service.status.line);
-        if let Some(why) = &service.why {
-            let ago = |s| format!(" {} ago", show_duration(Duration::from_secs_f64(s)));
-            let ago = service.failed_s.map(ago).unwrap_or_default();
-            println!(
-                "{:<12} failed {} times, last{ago}: {} ({})",
-                "", service.failures, why.what, why.class
-            );
-        }
-        if let Some(next) = service.next_try_s {
-            println!("{:<12} next try in {}", "", show_duration(Duration::from_secs_f64(next)));
-        }
+    services.iter().for_each(|service| print!("{}", text(service)));
+}
+
+/// Its lines. Some of their words may be another site's.
+fn text(service: &ServiceReport) -> String {
+    let since = show_duration(Duration::from_secs_f64(service.since_s));
+    let (name, stage, line) = (&service.name, service.stage.name(), plain(&service.status.line));
+    let mut text = format!("{name:<12} {stage:<9} {since:<12} {line}\n");
+    if let Some(why) = &service.why {
+        let ago = |s| format!(" {} ago", show_duration(Duration::from_secs_f64(s)));
+        let ago = service.failed_s.map(ago).unwrap_or_default();
+        let (failures, what, class) = (service.failures, plain(&why.what), &why.class);
+        text += &format!("{:<12} failed {failures} times, last{ago}: {what} ({class})\n", "");
+    }
+    if let Some(next) = service.next_try_s {
+        let next = show_duration(Duration::from_secs_f64(next));
+        text += &format!("{:<12} next try in {next}\n", "");
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::text;
+
+    #[test]
+    fn what_another_site_says_writes_no_lines_of_its_own() {
+        let report = r#"{"name": "mirror", "stage": "failed", "since_s": 1, "failures": 2,
+            "why": {"class": "x", "what": "no\u001b[2K\nall is well"},
+            "status": {"line": "west: no\u001b]0;x\u0007\u202e", "figures": {}}}"#;
+        let text = text(&serde_json::from_str(report).unwrap());
+        let odd: String = text.chars().filter(|c| c.is_control() || *c == '\u{202e}').collect();
+        assert_eq!(odd, "\n\n", "{text:?}");
     }
 }

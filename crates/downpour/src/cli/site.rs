@@ -4,6 +4,7 @@ use super::{Exit, Fault};
 use crate::api::NOT_KNOWN;
 use crate::descriptors;
 use crate::object::printable;
+use crate::output::plain;
 use crate::site::{
     Access, AccessError, BadConfig, CONFIG_FILE, Card, Clock, Daemon, InitError, Introduced,
     RemoteError, Setup, StartError, card, init, introduce, known, look, try_introduce,
@@ -321,6 +322,7 @@ pub(super) async fn insist<T: DeserializeOwned>(
         match site.get(path).await {
             Err(error) if error.is_passing() => {
                 if !std::mem::replace(&mut told, true) {
+                    let error = plain(&error.to_string());
                     eprintln!("the daemon is asked again until it answers: {error}");
                 }
                 tokio::time::sleep(ASK_AGAIN).await;
