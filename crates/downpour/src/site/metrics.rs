@@ -138,7 +138,7 @@ fn counts(reader: &mut Reader) -> Result<Counts, downpour_catalog::Error> {
         reader.rules()?.into_iter().map(|(id, name)| (id.0, name)).collect();
     let counts = reader.counts()?.into_iter().map(|count| {
         let labels = FileLabels {
-            site: sites.get(&count.site.0).cloned().unwrap_or_default(),
+            site: sites.get(&count.site.0).map(|site| label(site)).unwrap_or_default(),
             rule: rules.get(&count.rule.0).map(|rule| label(rule)).unwrap_or_default(),
             state: count.state.to_string(),
         };
@@ -167,13 +167,13 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_rule_may_have_any_name_and_each_line_stays_one() {
+    async fn a_site_and_a_rule_may_have_any_name_and_each_line_stays_one() {
         let folder = tempfile::tempdir().unwrap();
         let daemon = daemon(folder.path()).await;
         let (catalog, now) = (daemon.site.catalog.clone(), daemon.site.clock.now());
         let take_in = move || {
             let new = NewFile {
-                site: catalog.site("a").unwrap(),
+                site: catalog.site("q\"\\x\ny").unwrap(),
                 name: "x".to_owned(),
                 size: 3,
                 stamp: 7,
@@ -187,7 +187,8 @@ mod tests {
         };
         tokio::task::spawn_blocking(take_in).await.unwrap();
         let text = Metrics::show(&daemon.site).await.unwrap();
-        let line = r#"downpour_files{site="a",rule="to:b/q\"\\x\ny/{name}",state="found"} 1"#;
+        let line =
+            r#"downpour_files{site="q\"\\x\ny",rule="to:b/q\"\\x\ny/{name}",state="found"} 1"#;
         assert!(text.lines().any(|told| told == line), "{text}");
         daemon.end(Duration::ZERO).await;
     }
