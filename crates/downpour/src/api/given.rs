@@ -14,15 +14,23 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Given<T> {
     type Rejection = Problem;
 
     async fn from_request(request: Request, state: &S) -> Result<Self, Problem> {
-        let bytes = Bytes::from_request(request, state).await.map_err(|error| {
-            // The guard bounds bodies: either it is too long, or the connection broke.
-            Problem::new(error.status(), "body", error.body_text(), "send a smaller body")
-        })?;
+        let bytes = whole_body(request, state).await?;
         serde_json::from_slice(&bytes).map(Self).map_err(|error| {
             let todo = "send JSON as /v1/openapi.json describes it";
             Problem::bad_request(format!("the body: {error}"), todo)
         })
     }
+}
+
+/// All of a body.
+pub(super) async fn whole_body<S: Send + Sync>(
+    request: Request,
+    state: &S,
+) -> Result<Bytes, Problem> {
+    Bytes::from_request(request, state).await.map_err(|error| {
+        // The guard bounds bodies: either it is too long, or the connection broke.
+        Problem::new(error.status(), "body", error.body_text(), "send a smaller body")
+    })
 }
 
 /// The query after the `?`.

@@ -6,9 +6,11 @@
 //! 4. What somebody did, or was not allowed to do, is in the audit record before the answer goes out. Of what is refused again
 //!    and again the first in each minute is; the others are counted.
 //! 5. What somebody does is done and recorded as one task: one who closes the connection meanwhile ends the waiting for it, nothing else.
+//!    Once its body is here it has as long as it takes.
 //!
 //! A stranger's attempts are counted, not recorded: they could fill the disk. Nor is what is asked of no route.
 
+use super::given::whole_body;
 use super::problem::Problem;
 use super::routes::Allow;
 use crate::site::{Deed, Fault, Role, Site, Verdict};
@@ -21,6 +23,7 @@ use downpour_transport::control::Visitor;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Instant;
+use tokio::time::timeout;
 
 /// Code of the problem that nobody knows who asks.
 pub const NOT_KNOWN: &str = "not-known";
@@ -112,7 +115,7 @@ impl Guard {
         let work = async move {
             let answer = match allowed {
                 Err(problem) => problem.into_response(),
-                Ok(()) => guard.run(request, next).await,
+                Ok(()) => guard.run(request, next, is_deed).await,
             };
             let deed = ended(deed, &answer);
             // A reading that was allowed is no deed.
@@ -139,10 +142,20 @@ impl Guard {
         }
     }
 
-    /// The handler's answer, if it comes in time.
-    async fn run(&self, request: Request, next: Next) -> Response {
+    /// The handler's answer, if it comes in time. Of a deed only the body has to: what was begun goes on, and nobody could say
+    /// what came of it.
+    async fn run(&self, request: Request, next: Next, is_deed: bool) -> Response {
         let time = *self.site.config().limits.request;
-        tokio::time::timeout(time, next.run(request)).await.unwrap_or_else(|_| {
+        let answer = if is_deed {
+            match timeout(time, whole(request)).await {
+                Ok(Ok(request)) => Ok(next.run(request).await),
+                Ok(Err(problem)) => Ok(problem.into_response()),
+                Err(late) => Err(late),
+            }
+        } else {
+            timeout(time, next.run(request)).await
+        };
+        answer.unwrap_or_else(|_| {
             let what = format!("not done within {time:?}");
             let todo = "send the body faster, or ask for less at once";
             Problem::new(StatusCode::REQUEST_TIMEOUT, "timed-out", what, todo).into_response()
@@ -244,6 +257,13 @@ fn bound(request: &mut Request, body_max: u64) -> Result<(), Problem> {
     Ok(())
 }
 
+/// The request with its body here.
+async fn whole(request: Request) -> Result<Request, Problem> {
+    let (head, body) = request.into_parts();
+    let bytes = whole_body(Request::from_parts(head.clone(), body), &()).await?;
+    Ok(Request::from_parts(head, bytes.into()))
+}
+
 pub(super) async fn no_such_path() -> Problem {
     let todo = "see /v1/openapi.json for what there is";
     Problem::new(StatusCode::NOT_FOUND, "no-such-path", "nothing is here", todo)
@@ -258,7 +278,7 @@ pub(super) async fn no_such_method() -> Problem {
 #[cfg(test)]
 mod tests {
     use super::bearer;
-    use crate::api::{Allow, Problem, Routes};
+    use crate::api::{Allow, Given, Problem, Routes};
     use crate::site::{Clock, Daemon, Wanted};
     use axum::body::Body;
     use axum::http::{HeaderMap, Request};
@@ -332,6 +352,31 @@ mod tests {
         let daemon = Daemon::start(&file, Clock::system()).await.unwrap();
         assert_eq!(refused(&daemon, request()).await, (401, super::NOT_KNOWN.to_owned()));
         daemon.end(Duration::ZERO).await;
+    }
+
+    #[tokio::test]
+    async fn a_deed_that_takes_long_is_told_and_recorded_as_done_but_its_body_has_to_come() {
+        let folder = tempfile::tempdir().unwrap();
+        let (daemon, request) = asked_for_a_deed(folder.path()).await;
+        let site = daemon.site.clone();
+        // Its services would hold up a clock that the test turns.
+        daemon.end(Duration::ZERO).await;
+        tokio::time::pause();
+        let limit = *site.config().limits.request;
+        let deed = move |Given(how_often): Given<u32>| async move {
+            tokio::time::sleep(limit * how_often).await;
+        };
+        let router = Routes::default().post("/v1/deed", Allow::Operator, deed);
+        let router = router.into_router(site.clone());
+        let (head, _) = request.into_parts();
+        let never = futures_util::stream::pending::<Result<&str, std::io::Error>>();
+        for (body, status) in [(Body::from("3"), 200), (Body::from_stream(never), 408)] {
+            let request = Request::from_parts(head.clone(), body);
+            let answer = router.clone().oneshot(request).await.unwrap();
+            assert_eq!(answer.status(), status);
+        }
+        let (deeds, _) = site.audit.list(&Wanted::default(), 10).unwrap();
+        assert_eq!(deeds.iter().map(|deed| &deed.result).collect::<Vec<_>>(), ["200", "408"]);
     }
 
     #[tokio::test(flavor = "multi_thread")]

@@ -79,7 +79,8 @@ section! {
         handshake: Span = "\"5s\"",
         /// How long a connection may idle before its next request.
         idle: Span = "\"30s\"",
-        /// From the head of a request to the head of its answer, the request's body included.
+        /// From the head of a request to the head of its answer, the request's body included; of what a person does to
+        /// the end of the body, as what was begun is not cut off.
         request: Span = "\"60s\"",
         /// How long a visitor may take nothing of what is sent to it.
         stall: Span = "\"20s\"",
