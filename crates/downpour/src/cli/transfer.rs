@@ -20,8 +20,9 @@ use std::time::Duration;
 
 /// Between two looks at a transfer that is waited for.
 const LOOK_EVERY: Duration = Duration::from_millis(300);
-/// Paths in one request.
+/// Paths in one request, and bytes of them in its JSON: half of what a site takes that was not told otherwise.
 const PATHS_AT_ONCE: usize = 4000;
+const PATH_BYTES_AT_ONCE: usize = 512 << 10;
 /// Files in one answer.
 const FILES_AT_ONCE: u64 = 20_000;
 /// A list of submissions that is longer is surely another file.
@@ -319,11 +320,12 @@ fn read_list(path: &Path) -> Result<Vec<Submission>, Fault> {
 /// Submits in as many requests as it takes; all are one transfer.
 async fn submit(
     site: &Access,
-    submission: Submission,
+    mut submission: Submission,
     all: &mut Submitted,
 ) -> Result<(), RemoteError> {
     let (most, mut transfer) = (Some(FILES_AT_ONCE), submission.transfer);
-    for paths in submission.paths.chunks(PATHS_AT_ONCE) {
+    let all_paths = std::mem::take(&mut submission.paths);
+    for paths in pieces(&all_paths) {
         let paths = paths.to_vec();
         let mut part = Submission { paths, transfer, most, after: None, ..submission.clone() };
         loop {
@@ -338,6 +340,24 @@ async fn submit(
         }
     }
     Ok(())
+}
+
+/// What goes into one request each.
+fn pieces(mut paths: &[String]) -> Vec<&[String]> {
+    let mut pieces = Vec::new();
+    while !paths.is_empty() {
+        let mut bytes = 0;
+        let fits = |path: &&String| {
+            bytes += json!(path).to_string().len() + 1;
+            bytes <= PATH_BYTES_AT_ONCE
+        };
+        let count = paths.iter().take(PATHS_AT_ONCE).take_while(fits).count();
+        // Of one that is too long for all the site says so.
+        let (piece, rest) = paths.split_at(count.max(1));
+        pieces.push(piece);
+        paths = rest;
+    }
+    pieces
 }
 
 /// Transfers by which what was submitted goes, and how many files at least. Of what was refused altogether there is none.
@@ -614,7 +634,7 @@ fn show_why(why: &Why) {
 #[cfg(test)]
 mod tests {
     use super::{DeedArgs, SubmitArgs, TransferReport, WhyArgs};
-    use super::{line_of, listed, number, read_list, show_done};
+    use super::{line_of, listed, number, pieces, read_list, show_done};
     use crate::cli::Exit;
     use crate::dispatch::Done;
     use clap::{Args as _, Command, FromArgMatches as _};
@@ -641,6 +661,20 @@ mod tests {
         };
         assert!(parse(&[]).is_ok());
         assert!(parse(&["--into", "x"]).is_err() && parse(&["--priority", "1"]).is_err());
+    }
+
+    #[test]
+    fn a_list_goes_in_pieces_that_a_site_takes_however_long_its_paths_are() {
+        for (path, count) in [("x".to_owned(), 9_000), ("\u{1}".repeat(300), 9_000)] {
+            let all = [vec![path; count], vec!["y".repeat(2 << 20), "z".to_owned()]].concat();
+            let pieces = pieces(&all);
+            assert_eq!(pieces.concat(), all);
+            for piece in pieces {
+                let bytes = serde_json::to_vec(piece).unwrap().len();
+                assert!(piece.len() == 1 || piece.len() <= 4000 && bytes < 600_000, "{bytes}");
+            }
+        }
+        assert!(pieces(&[]).is_empty());
     }
 
     #[test]
