@@ -104,9 +104,8 @@ impl Daemon {
         let local_addr = door.local_addr().expect("it was opened just now");
         let door = Arc::new(door);
         services.push(door.clone());
-        let supervisor = Supervisor::start(&site, services);
-        // Nobody else sets it.
-        let _ = site.supervisor.set(supervisor);
+        // Nobody else sets it, and nobody can ask for it before.
+        site.supervisor.get_or_init(|| Supervisor::new(services)).start(&site);
         tracing::info!(site = site.name, key = %site.identity.public_key(), "started");
         Ok(Self { site, local_addr, file: file.to_owned(), log, door, _held: held })
     }

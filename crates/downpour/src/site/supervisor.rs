@@ -153,8 +153,8 @@ struct Life {
 }
 
 impl Supervisor {
-    /// Starts all of them.
-    pub fn start(site: &Arc<Site>, services: Vec<Arc<dyn Service>>) -> Self {
+    /// None of them runs yet.
+    pub fn new(services: Vec<Arc<dyn Service>>) -> Self {
         let unit = |service| {
             let life = Life {
                 stage: Stage::Stopped,
@@ -166,10 +166,14 @@ impl Supervisor {
             let (wish, again) = (watch::channel(Wish::Run).0, Mutex::new(false));
             Arc::new(Unit { service, wish, again, life: Mutex::new(life) })
         };
-        let units: Vec<_> = services.into_iter().map(unit).collect();
+        Self { units: services.into_iter().map(unit).collect(), tasks: Mutex::default() }
+    }
+
+    /// Starts all of them.
+    pub fn start(&self, site: &Arc<Site>) {
         let spawn = |unit: &Arc<Unit>| tokio::spawn(unit.clone().keep(site.clone()));
-        let tasks = units.iter().map(spawn).collect();
-        Self { units, tasks: Mutex::new(tasks) }
+        let mut tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner);
+        tasks.extend(self.units.iter().map(spawn));
     }
 
     /// All services as they are.
@@ -428,6 +432,12 @@ mod tests {
         daemon.site
     }
 
+    fn started(site: &Arc<Site>, service: Arc<Frail>) -> Supervisor {
+        let supervisor = Supervisor::new(vec![service]);
+        supervisor.start(site);
+        supervisor
+    }
+
     fn report(supervisor: &Supervisor) -> ServiceReport {
         supervisor.reports().remove(0)
     }
@@ -448,7 +458,7 @@ mod tests {
         let site = site(folder.path()).await;
         tokio::time::pause();
         let frail = Arc::new(Frail { obeys: true, runs: AtomicUsize::new(0) });
-        let supervisor = Supervisor::start(&site, vec![frail]);
+        let supervisor = started(&site, frail);
         let first = reaches(&supervisor, Stage::Failed, 1).await;
         assert_eq!(first.why.unwrap().class, "catalog-unreachable");
         assert!(first.next_try_s.unwrap() <= 1.0);
@@ -475,7 +485,7 @@ mod tests {
         tokio::time::pause();
         for (verb, runs) in [(Verb::Drain, 3.0), (Verb::Stop, 3.0), (Verb::Restart, 4.0)] {
             let frail = Arc::new(Frail { obeys: true, runs: AtomicUsize::new(0) });
-            let supervisor = Supervisor::start(&site, vec![frail]);
+            let supervisor = started(&site, frail);
             reaches(&supervisor, Stage::Failed, 2).await;
             supervisor.ask("frail", verb).unwrap();
             let then = if verb == Verb::Restart { Stage::Running } else { Stage::Stopped };
@@ -493,7 +503,7 @@ mod tests {
         let site = site(folder.path()).await;
         tokio::time::pause();
         let frail = Arc::new(Frail { obeys: true, runs: AtomicUsize::new(2) });
-        let supervisor = Supervisor::start(&site, vec![frail.clone()]);
+        let supervisor = started(&site, frail.clone());
         reaches(&supervisor, Stage::Running, 0).await;
         // Before the service has looked, and when it has begun to end.
         for (verb, looked_ms) in
@@ -529,7 +539,7 @@ mod tests {
         let site = site(folder.path()).await;
         tokio::time::pause();
         let deaf = Arc::new(Frail { obeys: false, runs: AtomicUsize::new(2) });
-        let supervisor = Supervisor::start(&site, vec![deaf]);
+        let supervisor = started(&site, deaf);
         reaches(&supervisor, Stage::Running, 0).await;
         supervisor.ask("frail", Verb::Drain).unwrap();
         assert_eq!(report(&supervisor).stage, Stage::Draining);
