@@ -106,7 +106,10 @@ impl Spool {
     /// The name has other content now.
     pub(super) fn replaced(&mut self, now: Now, rel: &Rel) {
         let Some(file) = self.files.get_mut(rel) else { return };
-        let versions = self.rules.at(file.rule).versions;
+        let next = match file.stage {
+            Stage::Booked => replaced(self.rules.at(file.rule).versions),
+            _ => gone(true),
+        };
         let old = file.record.take();
         (file.stage, file.read, file.salt) = (Stage::New, None, 0);
         (file.tries, file.waits) = (0, 0);
@@ -115,7 +118,7 @@ impl Spool {
         self.todo.fresh.push(rel.clone());
         let Some(old) = old else { return };
         self.by_id.remove(&old.file);
-        if self.part_from(old, replaced(versions)) {
+        if self.part_from(old, next) {
             self.say(format!("{rel}: it was replaced before it was sent"));
         }
     }

@@ -194,12 +194,16 @@ impl Spool {
             if record.state != State::Settled {
                 changes.push(record.step(Next::Settled { size }));
             }
-            parts.push((rel, first..changes.len()));
+            parts.push((rel, record.file, first..changes.len()));
         }
         let answers = self.book.apply(now.wall, changes)?;
         let mut jobs = Vec::new();
-        for (rel, part) in parts {
-            if self.note_answers(now, &rel, &answers[part]) {
+        for (rel, file, part) in parts {
+            let answers = &answers[part];
+            if matches!(answers.first(), Some(Ok(applied)) if applied.file != file) {
+                // The catalog has this content as another file: it was put back, or the one that was found is given up.
+                self.replaced(now, &rel);
+            } else if self.note_answers(now, &rel, answers) {
                 jobs.extend(self.job(&rel, false));
             }
         }

@@ -190,6 +190,33 @@ fn what_is_replaced_is_a_new_version_or_refused() {
 }
 
 #[test]
+fn what_is_put_back_before_its_replacement_was_read_goes_on() {
+    for is_received in [false, true] {
+        let mut bench = Bench::new("", "");
+        bench.write("a", "one");
+        bench.tick(LONG);
+        if is_received {
+            bench.send_all();
+        }
+        fs::rename(bench.path("a"), bench.path(".kept")).unwrap();
+        bench.write("a", "other");
+        bench.tick(1.0);
+        assert_eq!(bench.stands("a").last(), Some(&(State::Found, None)), "{}", bench.said());
+        fs::rename(bench.path(".kept"), bench.path("a")).unwrap();
+        bench.tick(LONG);
+        let (stands, place) = (bench.stands("a"), (ReplicaState::Present, bench.path("a")));
+        if is_received {
+            assert_eq!(stands, [(State::Receipted, None), CANCELLED], "{}", bench.said());
+            assert_eq!(bench.copy(&bench.versions("a")[0]), place);
+        } else {
+            assert_eq!(stands, [CANCELLED, CANCELLED, QUEUED], "{}", bench.said());
+            assert_eq!(bench.copy(&bench.newest("a")), place);
+        }
+        assert!(bench.spool().quarantine().is_empty(), "{}", bench.said());
+    }
+}
+
+#[test]
 fn what_is_replaced_while_nobody_looks_is_a_new_version_or_refused() {
     let replaced = |rule| {
         let mut bench = Bench::new("", rule);
