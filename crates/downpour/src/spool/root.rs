@@ -307,7 +307,12 @@ impl Root {
     pub(super) fn write(&self, rel: &str, bytes: &[u8]) -> Result<(), Errno> {
         let (folder, name) = self.parent(rel)?;
         let new = format!("{name}.new");
-        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC;
+        // What a producer has put there goes: a fifo would hold us up, and another's file that is linked there would be emptied.
+        match rustix::fs::unlinkat(&folder, new.as_str(), AtFlags::empty()) {
+            Ok(()) | Err(Errno::NOENT) => {}
+            Err(error) => return Err(error),
+        }
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL;
         let file = open_in(&folder, new.as_bytes(), flags, Mode::from_raw_mode(0o644))?;
         let written = write_all(&file, bytes)
             .and_then(|()| rustix::fs::renameat(&folder, new.as_str(), &folder, name));

@@ -4,6 +4,7 @@ use crate::bench::{Bench, LONG, REFUSED};
 use crate::skipped::not_here;
 use downpour::spool::lies_aside;
 use downpour_catalog::{ErrorClass, Move, Next, State};
+use rustix::fs::{CWD, FileType, Mode, mknodat};
 use std::fs;
 
 /// Longer than what a reason's file adds to a name leaves room for, and with room for `.md5`.
@@ -89,6 +90,23 @@ fn a_file_whose_reason_cannot_be_written_stays_where_it_is() {
     bench.tick(LONG);
     assert_eq!(bench.spool().quarantine()[0].1.path, "a", "{}", bench.said());
     assert!(!bench.path("a").exists());
+}
+
+#[test]
+fn what_lies_in_the_place_of_a_reason_before_it_is_written_goes() {
+    let mut bench = Bench::new("", "");
+    fs::create_dir(bench.path(".quarantine")).unwrap();
+    let (pipe, linked) = (bench.path(".quarantine/a.reason.json.new"), bench.path(".own"));
+    mknodat(CWD, &pipe, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+    fs::write(&linked, "somebody's own").unwrap();
+    fs::hard_link(&linked, bench.path(".quarantine/b.reason.json.new")).unwrap();
+    for name in ["a", "b"] {
+        write_bad(&bench, name);
+    }
+    bench.tick(LONG);
+    let classes = bench.spool().quarantine().into_iter().map(|(_, reason)| reason.class);
+    assert_eq!(classes.collect::<Vec<_>>(), ["digest-differs"; 2], "{}", bench.said());
+    assert_eq!(fs::read(&linked).unwrap(), b"somebody's own");
 }
 
 #[test]
