@@ -192,10 +192,7 @@ fn read(root: &Root, place: &str) -> Option<SetApart> {
 
 /// Moves a file back to where it came from.
 pub(super) fn put_back(root: &Root, place: &str, reason: &SetApart) -> Result<(), Errno> {
-    if let Some((parent, _)) = reason.path.rsplit_once('/') {
-        root.make_folder(parent)?;
-    }
-    root.rename(place, &reason.path)?;
+    root.rename_back(place, &reason.path)?;
     // One that stays, or was never there, counts for nothing.
     let _ = root.remove(&reason_of(place));
     Ok(())

@@ -102,7 +102,7 @@ impl Leaver<'_> {
         };
         if done.is_err() {
             // A newer file may have taken the name: then the private one stays, and is told of at the next start.
-            let _ = root.rename(&private, self.rel);
+            let _ = root.rename_back(&private, self.rel);
         }
         done
     }
@@ -202,7 +202,7 @@ impl io::Read for &mut Copying {
 }
 
 /// Gives their names back to files that were leaving when the daemon ended; they leave again when they are next looked at.
-/// Returns those whose name is taken, with what they are called.
+/// Returns those that cannot have it, with what they are called and why.
 pub(super) fn put_back_all(
     root: &Root,
     mut rel_of: impl FnMut(FileId) -> Option<String>,
@@ -213,8 +213,14 @@ pub(super) fn put_back_all(
         let id = name.strip_prefix("leaving.").and_then(|id| id.parse().ok());
         let Some(rel) = id.and_then(|id| rel_of(FileId(id))) else { continue };
         let private = format!("{}/{name}", super::root::OWN);
-        if root.rename(&private, &rel).is_err() {
-            left.push(format!("{private}: it was to leave as {rel}, which is another file by now"));
+        match root.rename_back(&private, &rel) {
+            Ok(()) => {}
+            Err(Errno::EXIST) => left
+                .push(format!("{private}: it was to leave as {rel}, which is another file by now")),
+            Err(error) => left.push(format!(
+                "{private}: it was to leave as {rel}, and cannot be put back there: {error}; \
+                 that is tried again at the next start"
+            )),
         }
     }
     left
@@ -258,6 +264,21 @@ mod tests {
         let Err(Stays::Failed(why)) = stays else { panic!("it has left") };
         assert!(why.starts_with(&other.path().display().to_string()), "{why}");
         assert_eq!(root.look("a").unwrap().map(|seen| seen.size), Some(1), "it is back");
+    }
+
+    #[test]
+    fn what_gets_no_name_back_says_why() {
+        let spool = tempfile::tempdir().unwrap();
+        let root = Root::open(spool.path(), true).unwrap();
+        for file in ["taken", "file", ".downpour/leaving.1", ".downpour/leaving.2"] {
+            std::fs::write(spool.path().join(file), "x").unwrap();
+        }
+        let rel_of = |FileId(id)| Some(if id == 1 { "taken" } else { "file/below" }.to_owned());
+        let mut left = super::put_back_all(&root, rel_of);
+        left.sort_unstable();
+        let [taken, below] = &left[..] else { panic!("{left:?}") };
+        assert!(taken.contains("leaving.1") && taken.contains("another file"), "{taken}");
+        assert!(below.contains("leaving.2") && below.contains("Not a directory"), "{below}");
     }
 
     #[test]

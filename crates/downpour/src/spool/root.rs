@@ -278,6 +278,14 @@ impl Root {
         self.rename_out(from, &to_folder, to_name)
     }
 
+    /// The same, to where it was before: its folder may be gone meanwhile.
+    pub(super) fn rename_back(&self, from: &str, to: &str) -> Result<(), Errno> {
+        if let Some((parent, _)) = to.rsplit_once('/') {
+            self.make_folder(parent)?;
+        }
+        self.rename(from, to)
+    }
+
     /// Renames into another folder of the same file system; never over anything.
     pub(super) fn rename_out(&self, from: &str, to: &OwnedFd, name: &str) -> Result<(), Errno> {
         let (from_folder, from_name) = self.parent(from)?;

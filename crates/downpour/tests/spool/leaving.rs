@@ -228,15 +228,17 @@ fn what_takes_the_name_of_a_file_that_waits_to_be_read_again_is_read() {
 #[test]
 fn a_file_that_was_leaving_when_the_daemon_ended_leaves_at_the_next_start() {
     let mut bench = Bench::new("", "after = 'move:ARCHIVE'");
-    bench.write("a", "one");
+    bench.write("run/a", "one");
     bench.tick(LONG);
     bench.stop();
     bench.send_all();
-    let id = bench.newest("a").id;
-    fs::rename(bench.path("a"), bench.path(&format!(".downpour/leaving.{id}"))).unwrap();
+    let id = bench.newest("run/a").id;
+    fs::rename(bench.path("run/a"), bench.path(&format!(".downpour/leaving.{id}"))).unwrap();
+    // Its folder is empty, and somebody tidies up.
+    fs::remove_dir(bench.path("run")).unwrap();
     bench.begin();
     bench.tick(LONG);
-    assert_eq!(fs::read(bench.archive("a")).unwrap(), b"one", "{}", bench.said());
+    assert_eq!(fs::read(bench.archive("run/a")).unwrap(), b"one", "{}", bench.said());
 }
 
 #[test]
