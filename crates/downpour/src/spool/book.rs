@@ -3,9 +3,9 @@
 use super::rule::Rules;
 use crate::dispatch::is_submitted;
 use downpour_catalog::{
-    Answer, Attempt, Catalog, Change, Error, Event, EventKind, File, FileId, LogId, Move, NewFile,
-    Next, OpenError, OtherContent, Outcome, Query, Reader, Replica, ReplicaState, Revision, RuleId,
-    Same, SiteId, State, Time,
+    Answer, Attempt, Catalog, Change, Cursor, Error, Event, EventKind, File, FileId, LogId, Move,
+    NewFile, Next, OpenError, OtherContent, Outcome, Query, Reader, Replica, ReplicaState,
+    Revision, RuleId, Same, SiteId, State, Time,
 };
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -228,28 +228,48 @@ impl Book {
     pub(super) fn live(&mut self) -> Result<Vec<(String, File)>, SpoolError> {
         let mut live = Vec::new();
         for state in State::ALL.iter().copied().filter(|state| is_live(*state)) {
-            let query = Query {
-                state: Some(state),
-                site: Some(self.site),
-                prefix: (!self.prefix.is_empty()).then(|| self.prefix.clone()),
-                ..Query::default()
-            };
             let mut from = None;
             loop {
-                let page = self.reader.search(&query, from.as_ref(), downpour_catalog::PAGE_MAX)?;
-                let (rules, log) = (&self.rules, self.catalog.log());
-                let is_ours = |file: &File| rules.contains(&file.rule) && file.id.log() == log;
-                for file in page.files.into_iter().filter(is_ours) {
+                for file in self.ours(Some(state), &mut from)? {
                     let rel = file.name[self.prefix.len()..].to_owned();
                     live.push((rel, file));
                 }
-                from = page.next;
                 if from.is_none() {
                     break;
                 }
             }
         }
         Ok(live)
+    }
+
+    /// Whether this daemon ever took a file in from this spool.
+    pub(super) fn is_used(&mut self) -> Result<bool, SpoolError> {
+        let mut from = None;
+        loop {
+            let is_used = !self.ours(None, &mut from)?.is_empty();
+            if is_used || from.is_none() {
+                return Ok(is_used);
+            }
+        }
+    }
+
+    /// Of the next files that the catalog has in this state, or in any, those that this daemon took in from this spool.
+    fn ours(
+        &mut self,
+        state: Option<State>,
+        from: &mut Option<Cursor>,
+    ) -> Result<Vec<File>, SpoolError> {
+        let query = Query {
+            state,
+            site: Some(self.site),
+            prefix: (!self.prefix.is_empty()).then(|| self.prefix.clone()),
+            ..Query::default()
+        };
+        let page = self.reader.search(&query, from.as_ref(), downpour_catalog::PAGE_MAX)?;
+        *from = page.next;
+        let (rules, log) = (&self.rules, self.catalog.log());
+        let is_ours = |file: &File| rules.contains(&file.rule) && file.id.log() == log;
+        Ok(page.files.into_iter().filter(is_ours).collect())
     }
 
     /// Steps of files that were taken since the last call, by whomever.

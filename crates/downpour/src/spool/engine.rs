@@ -325,8 +325,12 @@ impl Spool {
             return Ok(true);
         }
         let live = if self.root.is_none() { self.book.live()? } else { Vec::new() };
-        self.is_known |= self.root.is_some() || !live.is_empty();
-        let opened = Root::open_apart(&self.section.folder, !self.is_known, self.state.as_deref());
+        self.is_known |= self.root.is_some();
+        let open = |new| Root::open_apart(&self.section.folder, new, self.state.as_deref());
+        let opened = match open(false) {
+            Err(NoRoot::Another) if !self.is_known && !self.book.is_used()? => open(true),
+            opened => opened,
+        };
         let root = match opened {
             Ok(root) => Arc::new(root),
             Err(error) => {

@@ -464,6 +464,26 @@ fn a_folder_that_is_not_mounted_loses_nothing() {
 }
 
 #[test]
+fn a_folder_from_which_all_has_arrived_is_known_as_well() {
+    let mut bench = Bench::new("rescan = '10s'", "after = 'delete'");
+    bench.write("a", "1");
+    bench.tick(LONG);
+    bench.send_all();
+    bench.tick(LONG);
+    assert!(!bench.path("a").exists(), "{}", bench.said());
+    bench.stop();
+    fs::rename(bench.path(""), bench.archive("")).unwrap();
+    fs::create_dir(bench.path("")).unwrap();
+    bench.begin();
+    assert!(bench.spool().status().trouble.contains("mounted"), "{}", bench.said());
+    assert!(!bench.path(".downpour").exists());
+    // It is meant to be empty.
+    fs::create_dir(bench.path(".downpour")).unwrap();
+    bench.tick(LONG);
+    assert_eq!(bench.spool().status().trouble, "");
+}
+
+#[test]
 fn a_folder_that_is_made_after_the_start_is_watched_from_then_on() {
     let mut bench = Bench::new("rescan = '10s'", "");
     fs::remove_dir(bench.path("")).unwrap();
