@@ -368,7 +368,7 @@ impl Spool {
             Some(book.rel(&file.name)?.to_owned())
         });
         left.into_iter().for_each(|text| self.say(text));
-        self.watch = (!self.section.network).then(super::watch::Watch::new).and_then(Result::ok);
+        self.watch = (!self.section.network).then(super::watch::Watch::new);
         self.readers = Some(Readers::start(root, self.policy));
         self.root = Some(root.clone());
         self.begin_reading_again(now);
@@ -454,7 +454,7 @@ impl Spool {
         self.odd.clear();
         self.unmatched.clear();
         if let Some(watch) = &mut self.watch {
-            watch.trouble = None;
+            watch.begin();
         }
         self.hidden = self.look_below(now, String::new()).into_iter().collect();
         let is_gone =

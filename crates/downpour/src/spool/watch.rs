@@ -25,7 +25,8 @@ pub(super) struct Hints {
 
 /// The watches.
 pub(super) struct Watch {
-    fd: OwnedFd,
+    /// None while the kernel gives none.
+    fd: Option<OwnedFd>,
     folders: HashMap<i32, String>,
     /// Why some folders are not watched, as far as is known since the last look at everything began.
     pub(super) trouble: Option<String>,
@@ -34,9 +35,19 @@ pub(super) struct Watch {
 }
 
 impl Watch {
-    pub(super) fn new() -> Result<Self, Errno> {
-        let fd = inotify::init(CreateFlags::NONBLOCK | CreateFlags::CLOEXEC)?;
-        Ok(Self { fd, folders: HashMap::new(), trouble: None, overflows: 0 })
+    pub(super) fn new() -> Self {
+        Self { fd: None, folders: HashMap::new(), trouble: None, overflows: 0 }
+    }
+
+    /// A look at everything begins, which tells again what cannot be watched.
+    pub(super) fn begin(&mut self) {
+        self.trouble = None;
+        if self.fd.is_none() {
+            match inotify::init(CreateFlags::NONBLOCK | CreateFlags::CLOEXEC) {
+                Ok(fd) => self.fd = Some(fd),
+                Err(error) => self.failed(error),
+            }
+        }
     }
 
     /// Watches a folder, also if it is watched already.
@@ -49,7 +60,8 @@ impl Watch {
             | WatchFlags::ONLYDIR
             | WatchFlags::DONT_FOLLOW
             | WatchFlags::EXCL_UNLINK;
-        match inotify::add_watch(&self.fd, root.full(rel), flags) {
+        let Some(fd) = &self.fd else { return };
+        match inotify::add_watch(fd, root.full(rel), flags) {
             Ok(watch) => {
                 self.folders.insert(watch, rel.to_owned());
             }
@@ -61,11 +73,19 @@ impl Watch {
 
     /// One reason is told: the one with a remedy, or else the first.
     fn failed(&mut self, error: Errno) {
-        let full = error == Errno::NOSPC;
-        let remedy =
-            if full { ": raise it with `sysctl fs.inotify.max_user_watches=1048576`" } else { "" };
-        if full || self.trouble.is_none() {
-            self.trouble = Some(format!("some folders are seen by rescans only: {error}{remedy}"));
+        let (folders, remedy) = match error {
+            Errno::NOSPC => {
+                ("some folders", ": raise it with `sysctl fs.inotify.max_user_watches=1048576`")
+            }
+            Errno::MFILE => (
+                "all folders",
+                ": raise it with `sysctl fs.inotify.max_user_instances=1024`, or the daemon's \
+                 limit of open files (LimitNOFILE)",
+            ),
+            _ => ("some folders", ""),
+        };
+        if !remedy.is_empty() || self.trouble.is_none() {
+            self.trouble = Some(format!("{folders} are seen by rescans only: {error}{remedy}"));
         }
     }
 
@@ -78,7 +98,8 @@ impl Watch {
     pub(super) fn take(&mut self) -> Hints {
         let mut hints = Hints::default();
         let mut buffer = [MaybeUninit::uninit(); EVENT_BYTES];
-        let mut events = inotify::Reader::new(&self.fd, &mut buffer);
+        let Some(fd) = &self.fd else { return hints };
+        let mut events = inotify::Reader::new(fd, &mut buffer);
         loop {
             let event = match events.next() {
                 Ok(event) => event,
@@ -105,17 +126,33 @@ impl Watch {
 
 #[cfg(test)]
 mod tests {
+    use super::super::root::Root;
     use super::Watch;
     use rustix::io::Errno;
 
     #[test]
+    fn what_the_kernel_did_not_give_is_asked_for_at_each_look_at_everything() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = Root::open(folder.path(), true).unwrap();
+        let mut watch = Watch::new();
+        watch.failed(Errno::MFILE);
+        watch.add(&root, "");
+        assert_eq!((watch.len(), watch.take()), (0, super::Hints::default()));
+        assert!(watch.trouble.as_ref().unwrap().contains("all folders"), "{:?}", watch.trouble);
+        watch.begin();
+        watch.add(&root, "");
+        assert_eq!((watch.len(), watch.trouble), (1, None));
+    }
+
+    #[test]
     fn of_several_reasons_the_one_with_a_remedy_is_told() {
-        let mut watch = Watch::new().unwrap();
+        let mut watch = Watch::new();
         for (error, told) in [
             (Errno::ACCESS, "denied"),
             (Errno::NAMETOOLONG, "denied"),
             (Errno::NOSPC, "max_user_watches"),
             (Errno::ACCESS, "max_user_watches"),
+            (Errno::MFILE, "max_user_instances"),
         ] {
             watch.failed(error);
             let trouble = watch.trouble.as_ref().unwrap();
