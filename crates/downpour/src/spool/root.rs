@@ -171,7 +171,7 @@ impl Root {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY;
         let mut fd = open_in(&self.fd, b".", flags, Mode::empty())?;
         for (depth, part) in rel.split('/').filter(|part| !part.is_empty()).enumerate() {
-            if part == ".." || depth >= DEPTH_MAX {
+            if part == ".." || depth >= depth_max(rel) {
                 return Err(Errno::INVAL);
             }
             fd = open_in(&fd, part.as_bytes(), flags, Mode::empty())?;
@@ -224,7 +224,7 @@ impl Root {
                 names.push(name.to_owned());
             }
         }
-        let deep = rel.split('/').count() >= DEPTH_MAX;
+        let deep = rel.split('/').count() >= depth_max(rel);
         let mut listing = Listing::default();
         for name in names {
             let Ok(text) = name.to_str() else {
@@ -355,6 +355,11 @@ fn kind_name(kind: FileType) -> &'static str {
         FileType::CharacterDevice | FileType::BlockDevice => "a device",
         _ => "of no known kind",
     }
+}
+
+/// Folders that a path may have: in `.quarantine` one more than in the spool.
+fn depth_max(rel: &str) -> usize {
+    DEPTH_MAX + usize::from(rel.starts_with('.'))
 }
 
 /// A path below another; the empty one is the spool itself.

@@ -110,6 +110,24 @@ fn what_lies_in_the_place_of_a_reason_before_it_is_written_goes() {
 }
 
 #[test]
+fn a_file_in_the_deepest_folder_that_is_taken_is_set_apart_and_released() {
+    let mut bench = Bench::new("", "");
+    let deepest = "d/".repeat(64);
+    let (name, deeper) = (format!("{deepest}a"), format!("{deepest}d/a"));
+    write_bad(&bench, &name);
+    bench.write(&deeper, "abc");
+    bench.tick(LONG);
+    assert!(bench.versions(&deeper).is_empty());
+    let places = bench.spool().quarantine().into_iter().map(|(place, _)| place);
+    assert_eq!(places.collect::<Vec<_>>(), [format!(".quarantine/{name}")], "{}", bench.said());
+    fs::remove_file(bench.path(&format!("{name}.md5"))).unwrap();
+    let now = bench.now();
+    bench.spool().release(now, &name).unwrap().unwrap();
+    bench.tick(LONG);
+    assert_eq!(bench.newest(&name).state, State::Queued, "{}", bench.said());
+}
+
+#[test]
 fn a_file_without_a_reason_is_listed_and_a_reason_without_a_file_is_not() {
     let mut bench = Bench::new("", "release = '1s'");
     write_bad(&bench, "a");
