@@ -1,6 +1,6 @@
 //! The receiver's shelf: blocks in order, products out of them, each verified before it is given on.
 //!
-//! 1. Blocks come in any order; those that are early wait, within a limit.
+//! 1. Blocks come in any order; those that are early wait, within a limit. What goes for it comes again by pull in its turn.
 //! 2. In order their frames are read on. A body goes to a file of its own in `.downpour`, and into the digest.
 //! 3. When the seal proves digest and head to be the publisher's (`docs/protocol.md#PROD-4`), the file is renamed to its product's
 //!    name (a newer product replaces an older one of that name that this receiver has placed or verified), and a line is logged. A
@@ -29,7 +29,7 @@ use crate::object::{
     EntryId, Obstacle, OpenError, PlaceError, StoreEvent, StoreFailure, Summary, Why, explain,
 };
 use downpour_catalog::ErrorClass;
-use downpour_proto::BlockId;
+use downpour_proto::{BlockId, RangeSet};
 use downpour_transport::control::ClockOffset;
 use downpour_transport::identity::PublicKey;
 use downpour_transport::{Accepted, BlockSink};
@@ -130,6 +130,8 @@ struct State {
     /// Early blocks.
     waiting: BTreeMap<u32, Came<Box<[u8]>>>,
     waiting_bytes: u64,
+    /// Blocks that came and did not stay. All come again when the lowest is next: not sooner, or there were no room again.
+    gone: RangeSet,
     /// The next frame begins where the last one has ended; otherwise at the first place that a block tells.
     in_step: bool,
     reading: Reading,
@@ -182,6 +184,7 @@ impl Shelf {
             next: config.first,
             waiting: BTreeMap::new(),
             waiting_bytes: 0,
+            gone: RangeSet::new(),
             in_step: false,
             reading: Reading::Nothing,
             began: (config.first, 0),
@@ -313,11 +316,15 @@ impl Shelf {
             }
             let doubted = if number == state.next {
                 self.read_on(&mut state, came, &mut events)
-            } else if state.keep(number, came, self.config.memory) {
-                0..0
             } else {
-                return Accepted::Refused;
+                state.keep(number, came, self.config.memory);
+                0..0
             };
+            if state.gone.contains(state.next) {
+                let gone = std::mem::take(&mut state.gone);
+                let blocks = gone.iter().flatten().filter_map(BlockId::data);
+                events.extend(blocks.map(|block| StoreEvent::Forgotten { block, poisoned: false }));
+            }
             state.complete(&mut events);
             self.progress.bytes.store(state.bytes(), Ordering::Relaxed);
             self.progress.needed_from.store(state.needed_from(), Ordering::Relaxed);
@@ -668,21 +675,21 @@ enum Sealed {
 }
 
 impl State {
-    /// Keeps a block that is early; false when there is no room.
-    fn keep(&mut self, number: u32, came: Came<&[u8]>, memory: u64) -> bool {
+    /// Keeps a block that is early. For want of room the highest go: those that come next always have room.
+    fn keep(&mut self, number: u32, came: Came<&[u8]>, memory: u64) {
         // What has come is not lost any more, nor kept twice.
         if self.waiting.get(&number).is_some_and(|early| early.bytes.is_some()) {
-            return true;
+            return;
         }
-        let len = came.len();
-        if self.waiting_bytes + len > memory {
-            return false;
-        }
-        let Came { bytes, came_ns } = came;
-        let early = Came { bytes: bytes.map(Into::into), came_ns };
+        self.waiting_bytes += came.len();
+        let early = Came { bytes: came.bytes.map(Into::into), came_ns: came.came_ns };
         self.waiting.insert(number, early);
-        self.waiting_bytes += len;
-        true
+        while self.waiting_bytes > memory
+            && let Some((number, early)) = self.waiting.pop_last()
+        {
+            self.waiting_bytes -= early.len();
+            self.gone.insert(number);
+        }
     }
 
     /// The frame that is being read is false: its blocks are to come again, as the sender has them. If they have, and

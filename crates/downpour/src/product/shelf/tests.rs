@@ -536,13 +536,25 @@ fn a_block_that_came_and_was_said_to_be_lost_is_there() {
 }
 
 #[test]
-fn what_waits_is_bounded() {
+fn what_waits_is_bounded_and_what_went_for_it_comes_again_once_in_its_turn() {
     let publisher = Identity::generate();
     let world = World::new(&publisher, 0, None);
-    let full = vec![0; 1_000];
-    let answers: Vec<Accepted> = (1..20).map(|number| world.accept(number, &full)).collect();
-    assert_eq!(answers.iter().filter(|a| **a == Accepted::Kept).count(), 10);
-    assert_eq!(answers.last(), Some(&Accepted::Refused));
+    let blocks = blocks(publisher, &[5_000; 5]);
+    // The stream brings what is far ahead; then what was missed comes by pull, not quite in order.
+    for number in (8..blocks.len()).chain((0..8).rev()) {
+        assert!(world.forgotten().is_empty());
+        assert_eq!(world.accept(number, &blocks[number]), Accepted::Kept);
+        let state = world.shelf.lock();
+        assert!(state.waiting_bytes <= 10_000);
+        assert!((0..8).all(|near| !state.gone.contains(near)), "{number}");
+    }
+    let again = world.forgotten();
+    assert_eq!(again.first(), Some(&world.shelf.lock().next));
+    for number in again.iter().map(|number| *number as usize) {
+        assert_eq!(world.accept(number, &blocks[number]), Accepted::Kept);
+    }
+    assert_eq!(world.forgotten(), again);
+    assert_eq!((world.shelf.summary().complete, failed(&world)), (5, Vec::new()));
 }
 
 /// The metadata of a product that is a file of a site.
