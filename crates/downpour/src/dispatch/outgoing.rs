@@ -11,7 +11,7 @@ use super::hooks::kill_point;
 use super::ledger::Session;
 use super::link::Link;
 use super::offer::{Arrived, BatchState, Begin, Offer, OfferAnswer, OfferItem, Said, Trouble};
-use super::policy::{blames_site, source_class};
+use super::policy::{blames_link, blames_site, source_class};
 use super::route::Route;
 use super::{Dispatch, Progress, lock};
 use crate::object::CHANGED;
@@ -192,7 +192,7 @@ impl Outgoing {
                     let index = names[&held.file.id];
                     (held, ends.get(index).cloned(), state.items.get(index).cloned())
                 });
-                self.settle(book, all.collect(), delivered).await.map(|()| None)
+                self.settle(book, all.collect(), delivered).await
             }
             Err(broken) => self.broken(book, all, broken).await.map(Some),
         }
@@ -306,13 +306,14 @@ impl Outgoing {
         (ends, results)
     }
 
-    /// What the destination says counts; where it failed for a reason of ours, ours does.
+    /// What the destination says counts; where it failed for a reason of ours, ours does. What the link is to blame for, if
+    /// nothing came by it.
     async fn settle(
         &mut self,
         book: &Book,
         all: Vec<(Held, Option<ItemEnd>, Option<Arrived>)>,
         delivered: &mut Delivered,
-    ) -> Result<(), Fault> {
+    ) -> Result<Option<Broken>, Fault> {
         let (mut placed, mut failed) = (Vec::new(), Vec::new());
         for (held, end, arrived) in all {
             match (end, arrived) {
@@ -336,8 +337,11 @@ impl Outgoing {
                 }
             }
         }
+        failed.retain(|(held, _)| book.holds(held));
+        let broken = if placed.is_empty() { brought_nothing(&failed) } else { None };
         self.record(book, placed, delivered).await?;
-        self.fail(book, failed).await
+        self.fail(book, failed).await?;
+        Ok(broken)
     }
 
     /// These are at the destination: verified, then receipted; or, if others are still to have them, back into the queue.
@@ -455,6 +459,13 @@ fn takes_nothing(failed: &[(Held, Trouble)]) -> Option<Broken> {
     let is_full = |(_, trouble): &(Held, Trouble)| trouble.class() == ErrorClass::DestinationFull;
     let too_large = failed.iter().all(is_full).then_some(held.file.size);
     Some(Broken { class: trouble.class(), what: trouble.what.clone(), too_large })
+}
+
+/// What all files of a session failed by, where the link is to blame for each.
+fn brought_nothing(failed: &[(Held, Trouble)]) -> Option<Broken> {
+    let all = failed.iter().all(|(_, trouble)| blames_link(trouble.class()));
+    let (_, trouble) = failed.first().filter(|_| all)?;
+    Some(Broken { class: trouble.class(), what: trouble.what.clone(), too_large: None })
 }
 
 /// A batch is called as its session is, in hexadecimal digits.
