@@ -12,7 +12,8 @@ use downpour::reconcile::{
     scrub::{Copies, read_back},
 };
 use downpour_catalog::{
-    CatalogUrl, Change, Claimed, FileId, Move, Next, Receipt, ReplicaState, RuleId, State, Time,
+    CatalogUrl, Change, Claimed, ErrorClass, FileId, Move, Next, Receipt, ReplicaState, RuleId,
+    State, Time,
 };
 use downpour_transport::identity::{Identity, PublicKey};
 use planting::{Book, files, fill, names, origin, plant_moving, plant_other, plant_stuck};
@@ -444,6 +445,20 @@ fn what_is_not_here_any_more_is_not_asked_about() {
         assert_eq!(report.findings.iter().filter(left).count(), 3, "{}", report.text());
     }
     assert_eq!(near.state(&lost[0]), State::Queued);
+}
+
+#[test]
+fn what_is_in_quarantine_is_not_on_its_way() {
+    let (near, far) = filled(100, 1);
+    // The catalog here was set back to a backup: what comes under the name now is not what the other site has.
+    let set_apart = near.sending(NOW, &names("new", 1)).remove(0);
+    let (file, at, fence) = (set_apart.file, set_apart.revision, Some(set_apart.fence));
+    let next = Next::Quarantined(ErrorClass::VersionConflict);
+    near.one(NOW, Change::Move(Move { file, at, fence, next }));
+    far.one(NOW, far.adopt(far.sender, "new/0", b"before", &[far.holder], origin(file)));
+    let report = compared(&near, &far, &Order { stuck_s: 1 << 30, ..order(100) }, || {});
+    assert_eq!((report.verdict, report.in_flight), (Verdict::Found, 0), "{}", report.text());
+    assert_eq!((report.findings.len(), count(&report, Kind::Unrecorded)), (1, 1));
 }
 
 #[test]

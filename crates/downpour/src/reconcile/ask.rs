@@ -144,7 +144,7 @@ pub struct Named {
 pub struct Stand {
     /// Whether the catalog knows the file.
     pub known: bool,
-    /// Whether it is on its way: not at an end.
+    /// Whether it is on its way: neither at an end nor in quarantine.
     pub moving: bool,
     /// The BLAKE3 of what the holder has, if it has the file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -321,7 +321,7 @@ impl<'a> Side<'a> {
             let digest = file.digest.as_ref().filter(|_| held);
             Stand {
                 known: true,
-                moving: !is_end(file.state),
+                moving: is_moving(file.state),
                 holds: digest.map(|digest| Packed(digest.value().to_vec())),
             }
         };
@@ -383,9 +383,9 @@ impl<'a> Side<'a> {
     }
 }
 
-/// Whether nothing moves a file by itself from here.
-fn is_end(state: State) -> bool {
-    matches!(state, State::Receipted | State::Cancelled | State::Adopted)
+/// Whether a file goes on by itself. In quarantine it does not: that may be for ever.
+fn is_moving(state: State) -> bool {
+    !state.is_end() && state != State::Quarantined
 }
 
 #[cfg(test)]

@@ -71,7 +71,7 @@ pub(super) fn leave_not_sendable(
 /// Why a file is not sent there again, if it is not.
 fn why_not(order: &Order, file: &File, is_whole_here: bool) -> Option<&'static str> {
     if !matches!(file.state, State::Receipted | State::Adopted) {
-        return Some("it is at another end here");
+        return Some("it is cancelled or in quarantine here");
     }
     // In the queue it would go to others or nowhere, and the replica that is lost would be no difference any more.
     if !order.sent.contains(&file.rule) {
