@@ -56,21 +56,29 @@ pub fn backup(url: &CatalogUrl, file: &Path) -> Result<(), CopyError> {
     let mut sql = url.connect(Access::Read)?;
     // An older one is copied as it is.
     migrate::check_can_be(&mut *sql)?;
-    let copied = copy_whole(&mut *sql, file);
-    copied.map_err(|error| CopyError::File(file.to_owned(), error.to_string()))
+    let failed = |error: String| CopyError::File(file.to_owned(), error);
+    by_part(file, |part| {
+        sql.copy_to(part).map_err(|error| failed(error.to_string()))?;
+        // Copying took its time.
+        check_free(file)?;
+        put_in_place(part, file).map_err(|error| failed(error.to_string()))
+    })
 }
 
 /// Copies a catalog of SQLite to `file`, which is there whole or not at all, however this ends.
 pub(crate) fn copy_whole(sql: &mut dyn Sql, file: &Path) -> Result<(), DbError> {
-    let part = with_end(file, ".part");
-    // Of one that was cut short.
+    by_part(file, |part| {
+        sql.copy_to(part)?;
+        put_in_place(part, file).map_err(|error| DbError::Other(error.to_string()))
+    })
+}
+
+/// Makes a file of a part beside it. That has our number in its name: another one's stays, as that may be at it.
+fn by_part<E>(file: &Path, make: impl FnOnce(&Path) -> Result<(), E>) -> Result<(), E> {
+    let part = with_end(file, &format!(".{}.part", std::process::id()));
+    // Left by one of this number that was killed.
     drop(fs::remove_file(&part));
-    let place = || put_in_place(&part, file).map_err(|error| DbError::Other(error.to_string()));
-    let copied = sql.copy_to(&part).and_then(|()| place());
-    if copied.is_err() {
-        drop(fs::remove_file(&part));
-    }
-    copied
+    make(&part).inspect_err(|_| drop(fs::remove_file(&part)))
 }
 
 /// Makes a catalog of a backup, or of a catalog that somebody writes to, where none is yet, nor anything that was left of one. What
@@ -79,25 +87,16 @@ pub fn restore(file: &Path, url: &CatalogUrl) -> Result<(), CopyError> {
     let target = url.file()?;
     check_free(target)?;
     let mut source = open_whole(file)?;
-    let part = with_end(target, ".part");
-    let failed = |error: io::Error| CopyError::File(target.to_owned(), error.to_string());
-    // Of one that was cut short.
-    drop(fs::remove_file(&part));
-    let copied = make_private(&part)
-        .map_err(failed)
+    let failed = |error: String| CopyError::File(target.to_owned(), error);
+    by_part(target, |part| {
+        make_private(part).map_err(|error| failed(error.to_string()))?;
         // Not the file's bytes: the last commits of a catalog that is open lie beside it.
-        .and_then(|()| {
-            let copied = source.copy_to(&part);
-            copied.map_err(|error| CopyError::File(target.to_owned(), error.to_string()))
-        })
-        .and_then(|()| open_whole(&part).map(drop))
+        source.copy_to(part).map_err(|error| failed(error.to_string()))?;
+        open_whole(part)?;
         // Copying took its time.
-        .and_then(|()| check_free(target))
-        .and_then(|()| put_in_place(&part, target).map_err(failed));
-    if copied.is_err() {
-        drop(fs::remove_file(&part));
-    }
-    copied
+        check_free(target)?;
+        put_in_place(part, target).map_err(|error| failed(error.to_string()))
+    })
 }
 
 /// Makes an empty file that only its owner may read and write.

@@ -279,7 +279,8 @@ mod tests {
         let mut sql = Sqlite::open(&path, Access::Write).unwrap();
         migrate_by(&mut sql, Time(5), &before, &FIRST).unwrap();
         // Cut off while it copied, then while it changed the tables, twice.
-        fs::write(folder.path().join("copy.db-2.part"), "half").unwrap();
+        let part = format!("copy.db-2.{}.part", std::process::id());
+        fs::write(folder.path().join(part), "half").unwrap();
         for _ in 0..2 {
             assert!(migrate_by(&mut sql, Time(6), &before, &BROKEN).is_err());
             assert_eq!(copied(folder.path()), ["copy.db-2 is of version 2"]);

@@ -226,15 +226,22 @@ pub(crate) fn a_backup_is_a_whole_catalog(world: &World) {
         assert!(matches!(restore(&copy, &world.url), Err(CopyError::Server(_))));
         return;
     };
+    // Another backup may be at this one, or it is somebody's own file.
+    let theirs = folder.path().join("copy.db.part");
+    std::fs::write(&theirs, "theirs").unwrap();
     backup(&world.url, &copy).unwrap();
     assert_eq!(backup(&world.url, &copy), Err(CopyError::Exists(copy.clone())));
+    assert_eq!(std::fs::read(&theirs).unwrap(), b"theirs");
     daemon.take_in("later");
     let target = folder.path().join("new.db");
     let url = CatalogUrl::Sqlite(target.clone());
+    let theirs = folder.path().join("new.db.part");
+    std::fs::write(&theirs, "theirs").unwrap();
     std::fs::set_permissions(&copy, Permissions::from_mode(0o444)).unwrap();
     restore(&copy, &url).unwrap();
     assert_eq!(std::fs::metadata(&target).unwrap().permissions().mode() & 0o777, 0o600);
     assert_eq!(restore(&copy, &url), Err(CopyError::Exists(target)));
+    assert_eq!(std::fs::read(&theirs).unwrap(), b"theirs");
     let restored = World::at(url);
     let again = restored.daemon("a");
     assert_eq!(again.file(file), daemon.file(file));

@@ -99,9 +99,9 @@ impl RebuildArgs {
 fn made_of(copy: &Path, path: &Path, now: Time) -> Result<(), String> {
     let text = |error: &dyn std::error::Error| error.to_string();
     let mut part = path.as_os_str().to_owned();
-    part.push(".rebuild");
+    part.push(format!(".{}.rebuild", std::process::id()));
     let part = PathBuf::from(part);
-    // Of one that was cut short.
+    // Left by one of this number that was killed.
     remove(&part)?;
     let whole_copy = |from: &Path, to: &Path| {
         backup(&CatalogUrl::Sqlite(from.to_owned()), to).map_err(|error| text(&error))
@@ -159,11 +159,12 @@ mod tests {
     #[test]
     fn a_catalog_is_made_whole_or_not_at_all() {
         let folder = tempfile::tempdir().unwrap();
-        let [copy, path, part] =
-            ["copy.db", "catalog.db", "catalog.db.rebuild"].map(|name| folder.path().join(name));
+        let part = format!("catalog.db.{}.rebuild", std::process::id());
+        let [copy, path, part, wal] = ["copy.db", "catalog.db", &part, &format!("{part}-wal")]
+            .map(|name| folder.path().join(name));
         fs::write(&copy, "no catalog").unwrap();
-        // One that was killed left this.
-        for part in [&part, &folder.path().join("catalog.db.rebuild-wal")] {
+        // One of this number that was killed left this.
+        for part in [&part, &wal] {
             fs::write(part, "half").unwrap();
         }
         assert!(made_of(&copy, &path, Time(1)).is_err());
