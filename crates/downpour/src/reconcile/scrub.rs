@@ -111,6 +111,7 @@ pub fn scrub(
         sites,
         done: Scrubbed { recorded: order.after.1, ..Scrubbed::default() },
         known: HashSet::new(),
+        real: Default::default(),
         changed: Vec::new(),
         changes: order.after.1,
         recorded: now(),
@@ -207,6 +208,8 @@ struct Work<'a> {
     done: Scrubbed,
     /// Hashes of the paths that the catalog knows.
     known: HashSet<u64>,
+    /// The folder of the last one of them, and its real path.
+    real: (PathBuf, PathBuf),
     /// What is to be recorded.
     changed: Vec<Looked>,
     /// How many became lost or corrupt in all.
@@ -247,7 +250,8 @@ impl Work<'_> {
         pace: &mut impl Pace,
     ) -> Result<bool, RunError> {
         let path = self.order.base.join(&replica.path);
-        self.known.insert(hash_of(&path));
+        let hash = self.hash_of(&path);
+        self.known.insert(hash);
         let is_later = replica.file > self.order.last;
         let was_looked_at = replica.file <= self.order.after.0;
         let recorded = replica.state;
@@ -413,13 +417,30 @@ impl Work<'_> {
             let changed_us = meta.ctime().saturating_mul(1_000_000);
             if kind.is_file()
                 && changed_us + 2_000_000 < self.order.started.0
-                && !self.known.contains(&hash_of(&path))
+                && !self.is_known(&path)
             {
                 let name = path.to_string_lossy().into_owned();
                 self.find(Kind::Dark, String::new(), name, 0, meta.len(), "");
             }
         }
         true
+    }
+
+    fn is_known(&mut self, path: &Path) -> bool {
+        let hash = self.hash_of(path);
+        self.known.contains(&hash)
+    }
+
+    /// Of the real path of the folder, and the name: a folder may be reached by a link, or be spelled otherwise.
+    fn hash_of(&mut self, path: &Path) -> u64 {
+        let folder = path.parent().unwrap_or(path);
+        if self.real.0 != folder {
+            // Of one that is not there nothing is met.
+            let real = fs::canonicalize(folder).unwrap_or_else(|_| folder.to_owned());
+            self.real = (folder.to_owned(), real);
+        }
+        let real = self.real.1.join(path.file_name().unwrap_or_default());
+        super::ask::short(blake3::hash(real.as_os_str().as_encoded_bytes()).as_bytes())
     }
 
     /// What lies in this folder may be dark.
@@ -487,11 +508,6 @@ fn read_once(path: &Path, known: &mut HashMap<Fingerprint, [u8; 32]>) -> io::Res
         known.insert(looks, digest);
     }
     Ok(digest)
-}
-
-fn hash_of(path: &Path) -> u64 {
-    let hash = blake3::hash(path.as_os_str().as_encoded_bytes());
-    super::ask::short(hash.as_bytes())
 }
 
 #[cfg(test)]

@@ -171,6 +171,19 @@ fn whoever_asks_for_copies_of_no_site_adds_none() {
 }
 
 #[test]
+fn files_are_known_by_whatever_way_their_folder_is_reached() {
+    let ten = Ten::new();
+    let moved = ten.folder.path().join("moved");
+    fs::rename(ten.data(), &moved).unwrap();
+    symlink(&moved, ten.data()).unwrap();
+    for folder in [moved.clone(), moved.join("./deep")] {
+        let order = ScrubOrder { folders: vec![folder], ..ten.order(9) };
+        let done = scrub(&ten.catalog, &order, &mut Counted(0, 100), || NOW).unwrap();
+        assert_eq!((done.findings, done.files), (Vec::new(), 10));
+    }
+}
+
+#[test]
 fn folders_that_cannot_be_looked_into_are_told() {
     let ten = Ten::new();
     let (data, away) = (ten.data(), ten.folder.path().join("away"));
