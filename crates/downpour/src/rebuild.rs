@@ -6,6 +6,7 @@
 //!
 //! Not here: attempts and events of before, which a mirror has.
 
+use crate::output::plain;
 use crate::receipt::{FileReceipt, Line, LogError, SignedFileReceipt, WrongContent, read_log};
 use downpour_catalog::{
     AdoptedFile, Catalog, Change, Error, File, FileId, Reader, Receipt, Replica, ReplicaState,
@@ -149,7 +150,8 @@ impl Work<'_> {
 
     fn tell(&mut self, what: String) {
         if self.done.told.len() < TOLD_MAX {
-            self.done.told.push(format!("{}: {what}", self.folder.display()));
+            // Whoever sent a file gave it its name.
+            self.done.told.push(format!("{}: {}", self.folder.display(), plain(&what)));
         }
     }
 
@@ -406,7 +408,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let identity = Identity::generate();
         let sign = |name: &str| receipt(name, b"content").sign(&identity).unwrap();
-        let stranger = receipt("stranger", b"content").sign(&Identity::generate()).unwrap();
+        let stranger = receipt("\u{1b}stranger", b"content").sign(&Identity::generate()).unwrap();
         let mut log = ReceiptLog::open(folder.path()).unwrap();
         log.append(&[sign("whole"), sign("absent"), sign("changed"), stranger]).unwrap();
         let mut file =
@@ -418,6 +420,8 @@ mod tests {
         let wish = Wish { site: "geneva", keys: &[identity.public_key()], verify: true };
         let done = from_receipts(&made, wish, folder.path(), NOW).unwrap();
         assert_eq!((done.files, done.not_there, done.passed_over), (3, 2, 2), "{done:?}");
+        let stranger = done.told.iter().find(|what| what.contains("stranger")).unwrap();
+        assert!(!stranger.contains('\u{1b}'), "{done:?}");
         let (rows, days) = all(&made);
         let present: Vec<bool> = rows.iter().map(|row| row.7[0].1).collect();
         assert_eq!(present, [false, false, true]);

@@ -4,6 +4,7 @@
 //! is answered once, and for no more than it found: what comes later may be another mistake.
 
 use super::repair::LEFT;
+use crate::object::printable;
 use crate::units::{show_bytes, show_time};
 use crate::whole::{put, remove};
 use downpour_catalog::Time;
@@ -273,8 +274,8 @@ impl Report {
             text.push('\n');
         }
         for finding in self.findings.iter().take(LISTED_MAX) {
-            let name = crate::object::printable(finding.name.as_bytes());
-            let Finding { kind, holder, note, .. } = finding;
+            let Finding { kind, holder, name, note, .. } = finding;
+            let [name, note] = [name, note].map(|text| printable(text.as_bytes()));
             // What nobody knows has none.
             let version = match finding.version {
                 0 => String::new(),
@@ -634,12 +635,15 @@ mod tests {
 
     #[test]
     fn the_text_says_what_to_do_and_shows_no_control_characters() {
-        let text = report(Verdict::Asks).text();
+        let mut asks = report(Verdict::Asks);
+        // Of a lost file it is where it lay.
+        asks.findings[0].note = "/inbox/run/1\u{1b}[2J".into();
+        let text = asks.text();
         assert!(text.contains("downpour catalog reconcile --approve 20261122T000001Z-geneva_x-"));
         assert!(
             text.lines().any(|line| line.starts_with("missing there") && line.contains("run/1"))
         );
-        assert!(!text.contains('\u{7}'));
+        assert!(!text.contains(['\u{7}', '\u{1b}']));
         let said = |repaired| Report { repaired, ..report(Verdict::Asks) }.text();
         assert_eq!(said(0).matches("nothing repaired").count(), 2);
         let scrub = said(9);

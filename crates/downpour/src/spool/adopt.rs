@@ -6,10 +6,12 @@
 
 use super::digests::{Digesting, parse_sum};
 use super::root::{NoRoot, Root, join};
+use crate::object::printable;
 use downpour_catalog::{
     AdoptedFile, Catalog, Change, Digest, DigestKind, OtherContent, Refused, RuleId, SiteId, Time,
 };
 use std::collections::BTreeMap;
+use std::fmt::Display;
 use std::path::{Path, PathBuf};
 
 /// Files of which the catalog is told together.
@@ -62,6 +64,12 @@ pub struct Adopted {
     pub left_out: Vec<String>,
 }
 
+impl Adopted {
+    fn leave_out(&mut self, rel: &str, why: &dyn Display) {
+        self.left_out.push(format!("{}: {why}", printable(rel.as_bytes())));
+    }
+}
+
 /// A list of digests, as `b3sum`, `md5sum` or `sha256sum` write it.
 pub fn read_list(text: &str, kind: DigestKind) -> Result<SumList, String> {
     let mut sums = BTreeMap::new();
@@ -99,7 +107,8 @@ pub fn look_first(folder: &Path, sums: Option<&SumList>) -> Result<(), String> {
     let Some((rel, said, digests)) = read else { return Ok(()) };
     match digests.iter().find(|digest| digest.value() == said.value()) {
         Some(digest) if digest.kind() == other => Err(format!(
-            "the list is of {other}, as {rel} shows, and not of {kind}: give --sums-kind {other}"
+            "the list is of {other}, as {} shows, and not of {kind}: give --sums-kind {other}",
+            printable(rel.as_bytes())
         )),
         _ => Ok(()),
     }
@@ -121,7 +130,7 @@ pub fn adopt(catalog: &Catalog, now: Time, what: &Adoption) -> Result<Adopted, S
         let listing = match root.list(&folder) {
             Ok(listing) => listing,
             Err(error) => {
-                done.left_out.push(format!("{folder}: {error}"));
+                done.leave_out(&folder, &error);
                 continue;
             }
         };
@@ -133,7 +142,7 @@ pub fn adopt(catalog: &Catalog, now: Time, what: &Adoption) -> Result<Adopted, S
             let rel = join(&folder, name);
             match digests_of(&root, what, &rel) {
                 Ok((size, digests)) => batch.push((rel, size, digests)),
-                Err(text) => done.left_out.push(format!("{rel}: {text}")),
+                Err(text) => done.leave_out(&rel, &text),
             }
             if batch.len() == BATCH {
                 book(catalog, now, what, std::mem::take(&mut batch), &mut done)?;
@@ -202,10 +211,10 @@ fn book(
                 done.bytes += size;
             }
             Err(Refused::NameTaken { version }) => {
-                let text = format!("{rel}: version {version} of this name has other content");
-                done.left_out.push(text);
+                let text = format!("version {version} of this name has other content");
+                done.leave_out(&rel, &text);
             }
-            Err(refused) => done.left_out.push(format!("{rel}: {refused}")),
+            Err(refused) => done.leave_out(&rel, &refused),
         }
     }
     Ok(())

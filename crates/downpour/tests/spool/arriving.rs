@@ -339,6 +339,14 @@ fn files_that_are_there_are_adopted_as_they_lie() {
     assert_eq!(adopt(&bench.catalog, NOW, &what).unwrap().new, 1);
     assert_eq!(bench.newest("old/b").version, 2);
     assert_eq!(fs::read(bench.path("b")).unwrap(), b"newer");
+    // A name may be made to paint a terminal.
+    bench.write("\u{1b}[2J", "abc");
+    assert_eq!(adopt(&bench.catalog, NOW, &what).unwrap().left_out, Vec::<String>::new());
+    bench.write("\u{1b}[2J", "other");
+    what.other_content = OtherContent::Refuse;
+    let done = adopt(&bench.catalog, NOW, &what).unwrap();
+    assert_eq!(done.left_out.len(), 1, "{done:?}");
+    assert!(!done.left_out[0].contains('\u{1b}'), "{done:?}");
 }
 
 #[test]
