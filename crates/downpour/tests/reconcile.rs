@@ -12,8 +12,8 @@ use downpour::reconcile::{
     scrub::{Copies, read_back},
 };
 use downpour_catalog::{
-    CatalogUrl, Change, Claimed, ErrorClass, FileId, Move, Next, Receipt, ReplicaState, RuleId,
-    State, Time,
+    CatalogUrl, Change, Claimed, ErrorClass, FileId, Move, Next, Origin, Receipt, ReplicaState,
+    RuleId, State, Time,
 };
 use downpour_transport::identity::{Identity, PublicKey};
 use planting::{Book, files, fill, names, origin, plant_moving, plant_other, plant_stuck};
@@ -459,6 +459,23 @@ fn what_is_in_quarantine_is_not_on_its_way() {
     let report = compared(&near, &far, &Order { stuck_s: 1 << 30, ..order(100) }, || {});
     assert_eq!((report.verdict, report.in_flight), (Verdict::Found, 0), "{}", report.text());
     assert_eq!((report.findings.len(), count(&report, Kind::Unrecorded)), (1, 1));
+}
+
+#[test]
+fn a_version_that_leaves_no_room_for_the_next_is_not_taken_in() {
+    let (near, far) = filled(100, 1);
+    let identity = Identity::generate();
+    for (name, version) in [("few", 7), ("many", 1 << 53)] {
+        let origin = Some(Origin { version, taken_in: NOW });
+        let there = far.one(NOW, far.adopt(far.sender, name, b"x", &[far.holder], origin));
+        far.sign(NOW, there.file, "berlin", name, b"x", &identity);
+    }
+    let far_key = Some(identity.public_key());
+    let adopts = Order { adopt_extra: true, far_key, ..order(100) };
+    let report = compared(&near, &far, &adopts, || {});
+    assert_eq!((report.findings.len(), report.repaired), (2, 1), "{}", report.text());
+    let left = report.findings.iter().find(|finding| finding.name == "many").unwrap();
+    assert_eq!(left.note, "left: no file has as many versions");
 }
 
 #[test]

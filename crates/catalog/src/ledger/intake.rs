@@ -21,6 +21,9 @@ use crate::schema;
 use crate::sql::{Columns, DbError, Hold, Put, Row, Sql};
 use std::collections::HashSet;
 
+/// The last version that a site of origin may say. It leaves room to count on from there.
+const VERSION_MAX: i64 = 1 << 53;
+
 impl Batch<'_> {
     /// Reads what is known under the names of these changes; returns the files.
     pub(super) fn load_names<'c>(
@@ -244,6 +247,9 @@ impl Batch<'_> {
         };
         if version < 1 || taken_in.0 < 1 {
             return Err(Refused::Malformed("versions and times are counted from 1"));
+        }
+        if version > VERSION_MAX {
+            return Err(Refused::Malformed("no file has as many versions"));
         }
         match known.iter().find(|known| known.version == version) {
             Some(known) if is_same(known) => Ok(Some(known.file)),

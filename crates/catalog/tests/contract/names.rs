@@ -2,8 +2,8 @@
 
 use crate::world::{NOW, World, digest};
 use downpour_catalog::{
-    Change, Digest, DigestKind, Error, NAME_BYTES_MAX, NewFile, Next, OtherContent, Refused, Same,
-    State, TransferId, WORD_BYTES_MAX,
+    AdoptedFile, Change, Digest, DigestKind, Error, NAME_BYTES_MAX, NewFile, Next, Origin,
+    OtherContent, Refused, Same, State, TransferId, WORD_BYTES_MAX,
 };
 
 pub(crate) fn a_name_is_never_overwritten(world: &World) {
@@ -141,6 +141,10 @@ pub(crate) fn adopting_moves_nothing_and_can_be_repeated(world: &World) {
     let mut weak = file;
     weak.digest = Digest::new(DigestKind::Md5, &[0; 16]).unwrap();
     assert!(matches!(daemon.change(NOW, Change::Adopt(weak)), Err(Refused::Malformed(_))));
+    // Of other sites' words: what comes next is counted on from there.
+    let origin = Some(Origin { version: i64::MAX, taken_in: NOW });
+    let last = AdoptedFile { origin, ..daemon.adopted_file("old/2") };
+    assert!(matches!(daemon.change(NOW, Change::Adopt(last)), Err(Refused::Malformed(_))));
     assert_eq!(daemon.claim(NOW, downpour_catalog::Work::Queued, 10), []);
     // It can be sent like any other.
     let queued = daemon.step(adopted.file, adopted.revision, Next::Queued).unwrap();

@@ -28,6 +28,9 @@ use std::collections::BTreeSet;
 pub(super) const LEFT: &str = "left: ";
 /// Bytes of files that a site is asked to read at once; a larger file is asked for alone.
 const READ_BACK_BYTES_MAX: u64 = 256 << 20;
+/// The last version of a file of ours that is believed to be one: whoever says it need not have it from us, and the next one counts on
+/// from it.
+const OWN_VERSION_MAX: i64 = 1 << 32;
 
 /// Whether this site repairs it.
 pub(super) fn is_ours(finding: &Finding, order: &Order) -> bool {
@@ -328,6 +331,9 @@ fn adopt(
     };
     let FileReceipt { site, name, version, taken_in, rule, size, blake3, path, .. } =
         signed.receipt.clone();
+    if version > OWN_VERSION_MAX {
+        return Ok(Err("no file has as many versions"));
+    }
     Ok(Ok(vec![Change::Adopt(AdoptedFile {
         site: catalog.site(&site)?,
         name,
