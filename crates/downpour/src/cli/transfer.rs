@@ -608,7 +608,7 @@ fn show_link(link: &LinkReport) {
         println!("{:<12} {}", "", shown(standstill));
     } else if let Some(at) = link.probe_at_us {
         let trouble = link.trouble.as_deref().unwrap_or("it failed");
-        println!("{:<12} held back: {}; next probe {}", "", shown(trouble), show_time(at));
+        println!("{:<12} held back: {}; probe at {}", "", shown(trouble), show_time(at));
     }
 }
 

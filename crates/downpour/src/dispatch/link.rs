@@ -44,8 +44,8 @@ pub struct LinkReport {
     pub files_per_s: f64,
     /// Bytes a second, over the last minutes.
     pub bytes_per_s: f64,
-    /// When its breaker lets the next probe through, microseconds since 1970; absent while it is closed. It is open while the
-    /// other site cannot be reached, or takes nothing.
+    /// When its breaker lets the next probe through, or let the one that is under way, microseconds since 1970; absent while it is
+    /// closed. It is open while the other site cannot be reached, or takes nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub probe_at_us: Option<i64>,
     /// Whether it is open because the other site cannot be reached.
@@ -303,9 +303,9 @@ impl Link {
         self.breaker.opens_until().is_some_and(|until| until > stamp(now))
     }
 
-    /// When the next probe goes out; `None` while nothing is held back.
+    /// When the next probe goes out, or the one that is under way did; `None` while nothing is held back.
     pub(super) fn probe_at(&self) -> Option<Time> {
-        self.breaker.opens_until().max(self.takes.opens_until()).map(time)
+        self.breaker.probe_at().max(self.takes.probe_at()).map(time)
     }
 
     /// While nothing is held back but for want of room: the size from which on files are.
@@ -404,6 +404,7 @@ mod tests {
         assert!(probe_at > NOW);
         assert!(link.report("b", 2).is_broken);
         assert_eq!(link.permit(probe_at, 2, 1000), 1, "one file to see whether it works");
+        assert_eq!(link.probe_at(), Some(probe_at), "it is under way");
         link.succeed();
         assert_eq!((link.permit(probe_at, 2, 1000), link.probe_at()), (1000, None));
     }

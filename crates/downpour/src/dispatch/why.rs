@@ -397,7 +397,8 @@ fn say(recorded: &Recorded, is_aside: bool, links: &Links, now: Time) -> Why {
     let (eta, text) = match (file.state, by_link) {
         _ if stopped.is_some() => (None, stopped.cloned().unwrap_or_default()),
         (State::Waiting, _) => waiting(file, route, held),
-        (State::Queued, Some(held)) => (held.eta, String::new()),
+        // A probe may be under way.
+        (State::Queued, Some(held)) => (held.eta.map(|eta| eta.max(now)), String::new()),
         (State::Queued, None) => queued(route, links, *ahead, now),
         (State::Quarantined, _) => {
             let class = file.error.map_or("an error", |class| class.name());

@@ -83,6 +83,14 @@ impl Breaker {
         }
     }
 
+    /// When the next probe is given, or the one that is under way was; `None` while it is closed.
+    pub fn probe_at(&self) -> Option<Timestamp> {
+        match self.state {
+            State::HalfOpen { until, .. } => Some(until - self.config.probe_time),
+            State::Open { .. } | State::Closed { .. } => self.opens_until(),
+        }
+    }
+
     /// The endpoint did what was asked.
     pub const fn succeed(&mut self) {
         self.state = State::Closed { failures: 0 };
@@ -151,8 +159,10 @@ mod tests {
         for (now, until) in [(10, 30), (30, 70), (70, 110), (110, 150)] {
             assert_eq!(breaker.permit(at(now)), Permit::Probe);
             assert_eq!(breaker.permit(at(now)), Permit::No(at(now + 5)), "one at a time");
+            assert_eq!(breaker.probe_at(), Some(at(now)), "it is under way");
             breaker.fail(at(now));
             assert_eq!(breaker.permit(at(now)), Permit::No(at(until)));
+            assert_eq!(breaker.probe_at(), Some(at(until)));
         }
         assert_eq!(breaker.permit(at(150)), Permit::Probe);
         breaker.succeed();

@@ -15,7 +15,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-const NOW: Time = Time(1_700_000_000_000_000);
+/// In 2096, so that no clock is past it.
+const NOW: Time = Time(4_000_000_000_000_000);
 
 fn links(wanted: Wanted, probe_at: Option<Time>, files_per_s: f64) -> Links {
     let trouble = probe_at.map(|_| (ErrorClass::TimedOut, "timed-out: nobody answers".to_owned()));
@@ -53,6 +54,9 @@ fn what_is_queued_says_what_holds_it() {
     let (reason, class, eta, text) = why(&recorded, &links(Wanted::Open, None, 100.0));
     assert_eq!((&*reason, class, eta), ("turn", None, Some(NOW.plus_s(5))));
     assert!(text.contains("500"), "{text}");
+    // A probe that is under way went out before now.
+    let probed = links(Wanted::Open, Some(NOW.plus_s(-30)), 100.0);
+    assert_eq!(why(&recorded, &probed).2, Some(NOW));
     let at = NOW.plus_s(30);
     let mut broken = links(Wanted::Open, Some(at), 100.0);
     let (reason, class, eta, text) = why(&recorded, &broken);
