@@ -22,7 +22,6 @@ use downpour_catalog::{
     AdoptedFile, Catalog, Change, Digest, File, FileId, Move, Next, Origin, OtherContent, Receipt,
     Replica, ReplicaState, SiteId, State, Time,
 };
-use std::collections::BTreeSet;
 
 /// How the note of a finding begins that was left for people.
 pub(super) const LEFT: &str = "left: ";
@@ -56,13 +55,9 @@ pub(super) fn leave_not_sendable(
     let mut of_kind: Vec<&mut Finding> = findings.iter_mut().filter(is_of_kind).collect();
     let own = catalog.site(&order.near)?;
     for slice in of_kind.chunks_mut(NAMES_MAX) {
-        let known = files(catalog, slice)?;
-        let ids: Vec<FileId> = known.iter().flatten().map(|file| file.id).collect();
-        let replicas = catalog.reader()?.replicas_of(&ids)?;
-        let whole = replicas.into_iter().filter(|replica| is_whole_at(replica, own));
-        let whole: BTreeSet<FileId> = whole.map(|replica| replica.file).collect();
+        let (known, replicas) = files(catalog, slice)?;
         for (finding, file) in slice.iter_mut().zip(known) {
-            let why = file.and_then(|file| why_not(order, &file, whole.contains(&file.id)));
+            let why = file.and_then(|file| why_not(order, &file, &replicas, own));
             if let Some(why) = why {
                 finding.note = format!("{LEFT}{why}");
             }
@@ -72,7 +67,7 @@ pub(super) fn leave_not_sendable(
 }
 
 /// Why a file is not sent there again, if it is not.
-fn why_not(order: &Order, file: &File, is_whole_here: bool) -> Option<&'static str> {
+fn why_not(order: &Order, file: &File, replicas: &[Replica], own: SiteId) -> Option<&'static str> {
     if !matches!(file.state, State::Receipted | State::Adopted) {
         return Some("it is cancelled or in quarantine here");
     }
@@ -80,11 +75,13 @@ fn why_not(order: &Order, file: &File, is_whole_here: bool) -> Option<&'static s
     if !order.sent.contains(&file.rule) {
         return Some("its rule does not send it there");
     }
-    (!is_whole_here).then_some("we have no whole copy any more")
+    let is_whole = |replica: &Replica| replica.state == ReplicaState::Present;
+    let here = at(replicas, file, own);
+    (!here.is_some_and(is_whole)).then_some("we have no whole copy any more")
 }
 
-fn is_whole_at(replica: &Replica, site: SiteId) -> bool {
-    replica.site == site && replica.state == ReplicaState::Present
+fn at<'a>(replicas: &'a [Replica], file: &File, site: SiteId) -> Option<&'a Replica> {
+    replicas.iter().find(|replica| (replica.file, replica.site) == (file.id, site))
 }
 
 /// Repairs what is ours to repair; says how many files, and notes what is left.
@@ -103,18 +100,16 @@ pub(super) fn repair(
         let stored = compare_copies(catalog, far, order, slice, now)?;
         let (own, far_site) = (catalog.site(&order.near)?, catalog.site(&order.far)?);
         let (mut changes, mut ends) = (Vec::new(), Vec::new());
-        let known = files(catalog, slice)?;
+        let (known, replicas) = files(catalog, slice)?;
+        let send = |file: &File| send_again(order, file, &replicas, [own, far_site]);
         for (index, (finding, file)) in slice.iter().zip(known).enumerate() {
             let receipt = || proof(finding, &receipts[index], order);
             let what = match (finding.kind, file) {
-                (Kind::MissingThere, Some(file)) => {
-                    send_again(catalog, order, &file, own, far_site)
-                }
+                (Kind::MissingThere, Some(file)) => Ok(send(&file)),
                 (Kind::Unrecorded, Some(file)) => Ok(record(&file, receipt(), far_site, now())),
-                (Kind::WrongDigest, Some(file)) => match verdict(stored[index]) {
-                    Ok(()) => send_again(catalog, order, &file, own, far_site),
-                    Err(why) => Ok(Err(why)),
-                },
+                (Kind::WrongDigest, Some(file)) => {
+                    Ok(verdict(stored[index]).and_then(|()| send(&file)))
+                }
                 (Kind::Extra, None) => adopt(catalog, receipt(), far_site, now()),
                 (Kind::Stuck, Some(file)) => Ok(wake(&file)),
                 // It came or went meanwhile: for the next run.
@@ -146,7 +141,11 @@ pub(super) fn repair(
 /// What a repair asks of the catalog, or why there is none.
 type Wanted = Result<Result<Vec<Change>, &'static str>, RunError>;
 
-fn files(catalog: &Catalog, findings: &[&mut Finding]) -> Result<Vec<Option<File>>, RunError> {
+/// The file of each finding, if the catalog has it, and what copies there are of them.
+fn files(
+    catalog: &Catalog,
+    findings: &[&mut Finding],
+) -> Result<(Vec<Option<File>>, Vec<Replica>), RunError> {
     let mut reader = catalog.reader()?;
     let sites = reader.sites()?;
     let site = |name: &str| sites.iter().find(|(_, site)| site == name).map(|(id, _)| *id);
@@ -154,7 +153,9 @@ fn files(catalog: &Catalog, findings: &[&mut Finding]) -> Result<Vec<Option<File
         .iter()
         .map(|f| (site(&f.origin).unwrap_or(SiteId(0)), f.name.as_str(), f.version))
         .collect();
-    Ok(reader.files_called(&called)?)
+    let files = reader.files_called(&called)?;
+    let ids: Vec<FileId> = files.iter().flatten().map(|file| file.id).collect();
+    Ok((files, reader.replicas_of(&ids)?))
 }
 
 /// The holder's receipts for what is proved by them; empty for everything else.
@@ -256,23 +257,20 @@ fn step(file: &File, next: Next) -> Change {
 
 /// The replica there is lost, and the file goes back to the queue.
 fn send_again(
-    catalog: &Catalog,
     order: &Order,
     file: &File,
-    own: SiteId,
-    holder: SiteId,
-) -> Wanted {
-    let replicas = catalog.reader()?.replicas(file.id)?;
-    let is_whole_here = replicas.iter().any(|replica| is_whole_at(replica, own));
-    if let Some(why) = why_not(order, file, is_whole_here) {
-        return Ok(Err(why));
+    replicas: &[Replica],
+    [own, holder]: [SiteId; 2],
+) -> Result<Vec<Change>, &'static str> {
+    if let Some(why) = why_not(order, file, replicas, own) {
+        return Err(why);
     }
-    let lost = replicas.into_iter().find(|replica| replica.site == holder);
+    let lost = at(replicas, file, holder).cloned();
     // Each is judged by itself: of a file that somebody else has queued meanwhile the replica is lost all the same. If its copy came
     // before that, the next run records it again by its receipt.
     let mut changes = vec![step(file, Next::Queued)];
     changes.extend(lost.map(|lost| Change::Replica(Replica { state: ReplicaState::Lost, ..lost })));
-    Ok(Ok(changes))
+    Ok(changes)
 }
 
 fn wake(file: &File) -> Result<Vec<Change>, &'static str> {
