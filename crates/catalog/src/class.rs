@@ -1,15 +1,12 @@
 //! The taxonomy of errors: what went wrong, whose fault it is, whether to try again.
 //!
 //! Codes and names are stable: they are stored, exported, searched for and alarmed on. The hundreds are the
-//! scope. New classes are added, none is given another meaning; [`TAXONOMY_VERSION`] counts additions.
+//! scope. New classes are added, none is given another meaning.
 //!
 //! Only an error whose scope is the file can put a file into quarantine. Failures of a source, a destination,
 //! the network or our own side say nothing about the file, and are tried again without limit.
 
 use crate::code::coded;
-
-/// Counts what was added to the classes below.
-pub const TAXONOMY_VERSION: u32 = 1;
 
 /// Where the fault lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -8,7 +8,7 @@ use std::fmt;
 use std::str::FromStr;
 
 /// Bytes of a key.
-pub const FILE_KEY_BYTES: usize = 16;
+pub(crate) const FILE_KEY_BYTES: usize = 16;
 
 const CONTEXT: &str = "downpour file key v1";
 

@@ -52,7 +52,7 @@ pub use change::{
     NAME_BYTES_MAX, NewFile, Next, Origin, OtherContent, PATH_BYTES_MAX, RECEIPT_BYTES_MAX,
     Refused, Same, Takers, WHY_BYTES_MAX, WORD_BYTES_MAX, Work,
 };
-pub use class::{ErrorClass, Scope, TAXONOMY_VERSION};
+pub use class::{ErrorClass, Scope};
 pub use code::UnknownName;
 pub use copy::{CopyError, backup, restore};
 pub use digest_set::{
@@ -62,7 +62,7 @@ pub use error::{Error, OpenError};
 pub use export::{ExportError, Format, Names, Sheet, export};
 pub use follow::{FOLLOW_MAX, Follower, NotTaken, Reached};
 pub use glob::{BadGlob, Glob};
-pub use key::{FILE_KEY_BYTES, FileKey, NoFileKey};
+pub use key::{FileKey, NoFileKey};
 pub use life::{Reason, State, TRANSITIONS};
 pub use link::{Decision, LinkSeen};
 pub use lookup::Called;

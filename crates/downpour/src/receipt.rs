@@ -12,7 +12,7 @@
 
 mod log;
 
-pub use downpour_catalog::{FILE_KEY_BYTES, FileKey, WORD_BYTES_MAX};
+pub use downpour_catalog::{FileKey, WORD_BYTES_MAX};
 pub use log::{Line, LogError, READ_LINE_MAX, RECEIPT_LOG, ReceiptLines, ReceiptLog, read_log};
 
 use crate::dispatch::source_class;
