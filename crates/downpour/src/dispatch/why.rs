@@ -108,7 +108,7 @@ impl Links {
 struct LinkNow {
     wanted: Wanted,
     probe_at: Option<Time>,
-    /// What stands in the way, while something does: its class, and in words.
+    /// What stands in the way, or failed the last time: its class, and in words.
     trouble: Option<(ErrorClass, String)>,
     files_per_s: f64,
 }
@@ -266,6 +266,9 @@ fn trouble(name: &str, link: &Link) -> Option<(ErrorClass, String)> {
     // What found no room before says nothing of another trouble since.
     let too_large = link.too_large().filter(|_| *class == ErrorClass::DestinationFull);
     let text = match (link.is_broken(), too_large) {
+        _ if link.probe_at().is_none() => {
+            format!("the last batch to {name} failed: {class}: {what}")
+        }
         (true, _) => format!("the link to {name} is broken: {class}: {what}"),
         // The last refusal may have been of a larger one, and says how large.
         (false, Some(size)) => format!("{name} has no room for {size} bytes: {class}"),
@@ -396,7 +399,7 @@ fn say(recorded: &Recorded, is_aside: bool, links: &Links, now: Time) -> Why {
     let class = class_of(file, route, links);
     let (eta, text) = match (file.state, by_link) {
         _ if stopped.is_some() => (None, stopped.cloned().unwrap_or_default()),
-        (State::Waiting, _) => waiting(file, route, held),
+        (State::Waiting, _) => waiting(file, route, links, held),
         // A probe may be under way.
         (State::Queued, Some(held)) => (held.eta.map(|eta| eta.max(now)), String::new()),
         (State::Queued, None) => queued(route, links, *ahead, now),
@@ -445,9 +448,14 @@ fn say(recorded: &Recorded, is_aside: bool, links: &Links, now: Time) -> Why {
     }
 }
 
-fn waiting(file: &File, route: Option<&Route>, held: Option<HeldUp>) -> (Option<Time>, String) {
+fn waiting(
+    file: &File,
+    route: Option<&Route>,
+    links: &Links,
+    held: Option<HeldUp>,
+) -> (Option<Time>, String) {
     let class = file.error.map_or(String::new(), |class| format!(" after {class}"));
-    let what = match file.reason {
+    let mut what = match file.reason {
         Some(Reason::NoSpace) => "the destination has no room beside what it keeps free".to_owned(),
         Some(Reason::Turn) => "others of its sites have their turn".to_owned(),
         _ => format!("it is tried again{class}, attempt {}", file.tries + 1),
@@ -456,10 +464,16 @@ fn waiting(file: &File, route: Option<&Route>, held: Option<HeldUp>) -> (Option<
     let is_other = file.error == Some(ErrorClass::FileChanged)
         && file.digest.is_some()
         && route.is_some_and(|route| is_submitted(&route.rule));
-    let what = match is_other {
-        true => format!("{what}; what is there now goes when it is submitted again"),
-        false => what,
-    };
+    if is_other {
+        what += "; what is there now goes when it is submitted again";
+    }
+    // What is held back says so itself.
+    let of = |to: &String| links.of.get(to).filter(|link| held_by_link(to, link).is_none());
+    let troubles =
+        route.iter().flat_map(|route| &route.to).filter_map(|to| of(to)?.trouble.as_ref());
+    for (_, text) in troubles.filter(|(class, _)| file.error == Some(*class)) {
+        what = format!("{what}; {text}");
+    }
     (file.next_try.max(held.and_then(|held| held.eta)), what)
 }
 

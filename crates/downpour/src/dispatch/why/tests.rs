@@ -1,6 +1,6 @@
 //! What is said of files, with links and without them.
 
-use super::{LinkNow, Links, Place, Recorded, WhyList, say, trouble};
+use super::{LinkNow, Links, Place, Recorded, Route, WhyList, say, trouble};
 use crate::dispatch::book::Held;
 use crate::dispatch::fixture::new_file;
 use crate::dispatch::link::{Link, Wanted, seed};
@@ -36,14 +36,36 @@ fn what_finds_no_room_is_said_with_one_size() {
     assert!(text.contains("nobody answers") && !text.contains("5000"), "{text}");
 }
 
-#[test]
-fn what_is_queued_says_what_holds_it() {
+fn route_to_b() -> Route {
     let config: crate::site::Config = toml::from_str(
         "[site]\nname = 'a'\n[[remote]]\nname = 'b'\nkey = 'AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA'",
     )
     .unwrap();
-    let rules = crate::spool::Rules::new("a", &[]);
-    let route = super::Route::of(&config, &rules, "to:b").unwrap();
+    Route::of(&config, &crate::spool::Rules::new("a", &[]), "to:b").unwrap()
+}
+
+#[test]
+fn what_waits_says_why_its_batch_failed_before_the_link_is_held_back() {
+    let mut link = Link::new(seed(), Wanted::Open);
+    link.fail(NOW, ErrorClass::DestinationRefused, "you show another key");
+    let mut links = links(Wanted::Open, None, 0.0);
+    links.of.get_mut("b").unwrap().trouble = trouble("b", &link);
+    let mut file = Held::example("x").file;
+    (file.state, file.reason) = (State::Waiting, Some(Reason::BackOff));
+    let mut recorded = Recorded { file, route: Some(route_to_b()), ahead: 0, lack: None };
+    for (error, is_told) in
+        [(ErrorClass::DestinationRefused, true), (ErrorClass::DestinationFull, false)]
+    {
+        recorded.file.error = Some(error);
+        let text = say(&recorded, false, &links, NOW).text;
+        assert_eq!(text.contains("the last batch to b failed"), is_told, "{text}");
+        assert_eq!(text.contains("you show another key"), is_told, "{text}");
+    }
+}
+
+#[test]
+fn what_is_queued_says_what_holds_it() {
+    let route = route_to_b();
     let (state, reason) = (State::Queued, Some(Reason::Turn));
     let file = File { state, reason, ..Held::example("x").file };
     let mut recorded = Recorded { file, route: Some(route), ahead: 500, lack: None };
