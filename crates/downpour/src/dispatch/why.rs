@@ -410,6 +410,9 @@ fn say(recorded: &Recorded, is_aside: bool, links: &Links, now: Time) -> Why {
             let told = match file.error {
                 Some(ErrorClass::VersionConflict) => " (the log says what is in its way)",
                 Some(ErrorClass::NameRefused) => " (the log says what is wrong with it)",
+                Some(ErrorClass::FileGone) if !is_submitted => {
+                    " (in a spool it goes on by itself when it is put back as it was)"
+                }
                 Some(ErrorClass::FileChanged) if is_submitted => {
                     " (what is there now goes when it is submitted again; this one is over with `transfer cancel`)"
                 }

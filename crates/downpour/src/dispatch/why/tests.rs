@@ -64,6 +64,18 @@ fn what_waits_says_why_its_batch_failed_before_the_link_is_held_back() {
 }
 
 #[test]
+fn what_a_spool_takes_up_again_by_itself_is_said() {
+    let mut file = Held::example("x").file;
+    (file.state, file.error) = (State::Quarantined, Some(ErrorClass::FileGone));
+    let mut recorded = Recorded { file, route: None, ahead: 0, lack: None };
+    let mut is_said = |route| {
+        recorded.route = route;
+        say(&recorded, false, &links(Wanted::Open, None, 0.0), NOW).text.contains("by itself")
+    };
+    assert!(is_said(None) && !is_said(Some(route_to_b())));
+}
+
+#[test]
 fn what_is_queued_says_what_holds_it() {
     let route = route_to_b();
     let (state, reason) = (State::Queued, Some(Reason::Turn));
