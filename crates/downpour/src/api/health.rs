@@ -46,7 +46,7 @@ async fn alive() -> &'static str {
     "alive\n"
 }
 
-/// Whether it works: state folder and catalog are in their places and the folder has room, the catalog can be read, and no service has failed
+/// Whether it works: state folder, catalog and inboxes are in their places and the state folder has room, the catalog can be read, and no service has failed
 #[utoipa::path(get, path = "/readyz", responses((status = 200, body = String), (status = 503, body = String)))]
 async fn ready(
     State(site): State<Arc<Site>>,
@@ -66,6 +66,9 @@ async fn ready(
 async fn look(site: Arc<Site>) -> Amiss {
     if !site.has_its_state().await {
         return Some("the state folder was moved, unmounted or replaced");
+    }
+    if !site.inboxes.strange().is_empty() {
+        return Some("an inbox is not the folder that was received into before");
     }
     let state = site.config().state();
     let full = move || rustix::fs::statvfs(&state).is_ok_and(|fs| is_full(&fs));

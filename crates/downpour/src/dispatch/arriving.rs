@@ -10,7 +10,7 @@ use super::offer::{OFFER_FILES_MAX, Offer, OfferItem, Said, Trouble};
 use super::room::{Reserved, Room, Space};
 use crate::object::{Digest, Fingerprint, TreeError, check_item_name, part_name, printable};
 use crate::receipt::{InPlace, SignedFileReceipt, WORD_BYTES_MAX};
-use crate::site::{Fault, Site, blocking};
+use crate::site::{Fault, Site, Strange, blocking};
 use crate::spool::Rules;
 use downpour_catalog::{
     Answer, Change, Error, ErrorClass, File, NAME_BYTES_MAX, OtherContent, PAGE_MAX, Pending,
@@ -112,18 +112,26 @@ pub(super) struct Judged {
     pub(super) reserved: Reserved,
 }
 
-/// A folder for what arrives, unless files could come to lie among what the daemon keeps. It may not answer.
+/// A folder for what arrives, unless files could come to lie among what the daemon keeps, or where the folder that was received into
+/// before is not mounted. It may not answer.
 pub(super) async fn may_receive(site: &Arc<Site>, folder: PathBuf) -> Result<PathBuf, Fault> {
-    let (config, of) = (site.config(), folder.clone());
-    if !blocking(move || Ok(config.exposes_own(&of))).await? {
-        return Ok(folder);
-    }
-    let what = format!(
-        "{} holds the state folder of {}, or is the daemon's own in it: its operator has to name another folder",
-        folder.display(),
-        site.name
-    );
-    Err(Fault::new(ErrorClass::DestinationRefused, what))
+    let site = site.clone();
+    blocking(move || {
+        let config = site.config();
+        if config.exposes_own(&folder) {
+            let what = format!(
+                "{} holds the state folder of {}, or is the daemon's own in it: its operator has to name another folder",
+                folder.display(),
+                site.name
+            );
+            return Err(Fault::new(ErrorClass::DestinationRefused, what));
+        }
+        let known = site.inboxes.look(&config, &folder, true);
+        let refused =
+            |strange: Strange| Fault::new(ErrorClass::DestinationWriteFailed, strange.to_string());
+        known.map_err(refused).map(|()| folder)
+    })
+    .await
 }
 
 /// Whether an offer can be looked at at all.

@@ -89,9 +89,10 @@ pub use submit::{Accepted, Submission};
 pub use ways::Way;
 pub use why::{Why, WhyList};
 
-use crate::site::{Part, Running, Service, Site, Status, Stop};
+use crate::site::{Fault, Inboxes, Part, Running, Service, Site, Status, Stop, blocking};
 use arrivals::Arrivals;
 use downpour_transport::control::PullBudget;
+use futures_util::future::join_all;
 use incoming::Incoming;
 use ledger::Ledger;
 use link::Link;
@@ -100,9 +101,11 @@ use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use tokio::sync::{Notify, Semaphore};
 
+/// How often the folders are looked at that files are received into.
+const LOOK_EVERY: Duration = Duration::from_secs(10);
 /// What the service is called.
 const SERVICE: &str = "dispatch";
 
@@ -146,6 +149,8 @@ pub struct Dispatch {
     book: Arc<Ledger>,
     /// What lies where damaged copies were.
     contents: Arc<contents::Contents>,
+    /// What is known of the folders that files are received into.
+    inboxes: Arc<Inboxes>,
 }
 
 /// Turns by folder.
@@ -231,7 +236,24 @@ impl Dispatch {
             multicast: Mutex::default(),
             book: Ledger::new(site, paths.clone()),
             contents: Arc::default(),
+            inboxes: site.inboxes.clone(),
         }
+    }
+}
+
+/// Looks now and then whether what files are received into is what it was. Their disks may not answer.
+async fn watch_inboxes(site: &Arc<Site>) -> Result<(), Fault> {
+    loop {
+        let config = site.config();
+        let inboxes = config.inboxes();
+        site.inboxes.keep(&inboxes);
+        let look = |folder: PathBuf| {
+            let (site, config) = (site.clone(), config.clone());
+            blocking(move || Ok(site.inboxes.look(&config, &folder, false)))
+        };
+        // What is wrong is kept there.
+        join_all(inboxes.into_iter().map(look)).await;
+        tokio::time::sleep(LOOK_EVERY).await;
     }
 }
 
@@ -241,7 +263,12 @@ impl Service for Dispatch {
     }
 
     fn run(self: Arc<Self>, site: Arc<Site>, stop: Stop) -> Running {
-        Box::pin(work::work(self, site, stop))
+        Box::pin(async move {
+            tokio::select! {
+                done = work::work(self, site.clone(), stop) => done,
+                done = watch_inboxes(&site) => done,
+            }
+        })
     }
 
     fn status(&self) -> Status {
@@ -255,6 +282,9 @@ impl Service for Dispatch {
         }
         if open > 0 {
             line.push_str(&format!(", {open} links broken"));
+        }
+        for strange in self.inboxes.strange() {
+            line.push_str(&format!("; {strange}"));
         }
         Status::line(line)
             .with("batches_out", out as f64)

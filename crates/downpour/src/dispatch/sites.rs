@@ -314,7 +314,7 @@ mod tests {
     use crate::dispatch::arriving::Taken;
     use crate::dispatch::ledger::Ledger;
     use crate::dispatch::room::Room;
-    use crate::site::{Clock, Daemon};
+    use crate::site::{Clock, Daemon, Service as _};
     use downpour_catalog::ErrorClass;
     use std::collections::{HashMap, HashSet};
     use std::sync::Arc;
@@ -351,6 +351,12 @@ mod tests {
         tokio::time::resume();
         drop(held);
         assert_eq!(looked().await.unwrap(), 1);
+        // Its disk is not mounted any more.
+        std::fs::rename(&inbox, folder.path().join("away")).unwrap();
+        let away = looked().await.unwrap_err();
+        assert_eq!(away.class(), Some(ErrorClass::DestinationWriteFailed), "{}", away.what);
+        assert!(dispatch.status().line.contains("is it mounted?"));
+        assert!(!inbox.exists());
     }
 
     #[test]

@@ -114,6 +114,10 @@ impl Scrub {
         let Ok(_at_work) = self.at_work.try_lock() else { return Err(HANGS.to_owned()) };
         let (config, now) = (site.config(), site.clock.now());
         let (section, state) = (&config.reconcile, config.state());
+        for inbox in config.inboxes() {
+            let known = site.inboxes.look(&config, &inbox, false);
+            known.map_err(|strange| strange.to_string())?;
+        }
         let mut reader = site.catalog.reader().map_err(|e| e.to_string())?;
         let newest = reader.newest_file().map_err(|e| e.to_string())?;
         let file = mark_in(&config);
@@ -441,6 +445,27 @@ mod tests {
         assert!(done.is_err());
         assert_eq!(service.runs(), Runs { begun: 2, ended: 1, told: 1 });
         daemon.end(Duration::ZERO).await;
+    }
+
+    #[tokio::test]
+    async fn none_begins_while_an_inbox_is_not_the_one_that_was_received_into() {
+        let folder = tempfile::tempdir().unwrap();
+        let daemon = started(folder.path(), "").await;
+        daemon.end(Duration::ZERO).await;
+        let (site, inbox) = (daemon.site, folder.path().join("inbox"));
+        site.inboxes.look(&site.config(), &inbox, true).unwrap();
+        let once = std::thread::spawn(move || {
+            let once = || {
+                let (_wish, stop) = Stop::new();
+                Scrub::default().once(&site, stop)
+            };
+            let before = once();
+            std::fs::rename(&inbox, folder.path().join("away")).unwrap();
+            (before, once())
+        });
+        let (before, away) = tokio::task::spawn_blocking(|| once.join().unwrap()).await.unwrap();
+        assert_eq!(before, Ok(()));
+        assert!(away.unwrap_err().contains("is it mounted?"));
     }
 
     #[tokio::test]

@@ -102,8 +102,8 @@ impl Config {
         }
     }
 
-    /// The inboxes that cannot take what is to come into them, the folders of `after` neither, and the spools and open folders that
-    /// cannot be read. A spool may be on a file system that is for reading only.
+    /// The inboxes that cannot take what is to come into them, or are not those that were received into before, the folders of `after` that
+    /// cannot, and the spools and open folders that cannot be read. A spool may be on a file system that is for reading only.
     fn unusable_folders(&self) -> Vec<Complaint> {
         let inboxes = self.remote.iter().enumerate().map(|(index, remote)| {
             let own = remote.folder.is_some().then(|| format!("remote.{index}.folder"));
@@ -124,6 +124,9 @@ impl Config {
         let mut all: Vec<_> = inboxes.chain(spools).chain(open).chain(after).collect();
         all.dedup();
         let wrong = |(at, folder, is_inbox): (String, PathBuf, bool)| {
+            if is_inbox && let Err(strange) = self.knows_inbox(&folder) {
+                return Some(Complaint::new(at, strange.what, strange.todo));
+            }
             let (looked, what, todo) = match is_inbox {
                 true => (try_folder(&folder), "written to", "in which the daemon's user may write"),
                 false => {

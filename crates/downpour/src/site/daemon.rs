@@ -385,6 +385,7 @@ fn open(config: Config, clock: Clock, held: Place) -> Result<Site, StartError> {
         catalog: Arc::new(catalog),
         events: Events::new(clock.clone()),
         clock,
+        inboxes: Default::default(),
         held,
         tokens,
         audit,

@@ -10,6 +10,7 @@
 //! | `replace` | a file with new content |
 //! | `held` | what no second daemon may have |
 //! | `own` | what no other site may have |
+//! | `inbox` | whether what is received into is what it was |
 //! | `service`, `supervisor` | what runs, and what keeps it running |
 //! | `endpoint` | the door: TLS listener and the routes behind it |
 //! | `remote` | other sites, as we speak to them |
@@ -28,6 +29,7 @@ mod daemon;
 mod endpoint;
 mod events;
 mod held;
+mod inbox;
 mod init;
 mod log;
 mod metrics;
@@ -50,6 +52,7 @@ pub use config::{ApiSection, Config, LogForm, LogLevel, RemoteSection, TABLES, e
 pub(crate) use daemon::look;
 pub use daemon::{Daemon, StartError};
 pub use events::{EventId, Events, Listener, SiteEvent};
+pub(crate) use inbox::{Inboxes, Strange};
 pub use init::{
     CONFIG_FILE, Card, InitError, Introduced, Setup, card, init, introduce, known, try_introduce,
 };
@@ -116,6 +119,8 @@ pub struct Site {
     pub audit: Audit,
     /// What is measured.
     pub metrics: Metrics,
+    /// Which folders were received into.
+    pub(crate) inboxes: Arc<Inboxes>,
     held: held::Place,
     refused: refused::Refused,
     config: watch::Sender<Arc<Config>>,

@@ -1,0 +1,237 @@
+//! Folders that files are received into, known again: what lies in the place of one whose disk is not mounted is not taken for it.
+//!
+//! A folder has a mark of its own, `.downpour/id`, and the state folder notes which, in `inboxes.json`. One that is not noted is marked when
+//! something is offered for it, or, where it has receipts, when the daemon starts; a mark that it has, of a state folder before this
+//! one or of a daemon that shares it, is taken as it is. One that is noted and has not that mark is not received into.
+//!
+//! Deliberately absent: a folder that cannot be marked is received into as it is, if it can be; it is tried again with the next offer.
+
+use super::config::Config;
+use crate::object::rename_new;
+use crate::receipt::RECEIPT_LOG;
+use crate::whole::{put, remove};
+use downpour_transport::control::SessionId;
+use rustix::io::Errno;
+use std::collections::BTreeMap;
+use std::fs::{self, DirBuilder, File};
+use std::io::{self, ErrorKind, Write as _};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Where the mark is, below a receiving folder.
+const MARK: &str = ".downpour/id";
+/// Which mark each folder has, in the state folder.
+const NOTES: &str = "inboxes.json";
+
+/// A folder is not the one that was received into before, or nobody can tell.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Strange {
+    /// What is wrong.
+    pub(crate) what: String,
+    /// What to do.
+    pub(crate) todo: String,
+}
+
+impl std::fmt::Display for Strange {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}; {}", self.what, self.todo)
+    }
+}
+
+/// What was seen of a site's inboxes.
+#[derive(Default)]
+pub(crate) struct Inboxes {
+    /// Held by who notes a mark; for no disk but that of the state folder.
+    notes: Mutex<()>,
+    strange: Mutex<BTreeMap<PathBuf, Strange>>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Config {
+    /// Whether a folder was received into before; an error, if another one is in its place now. Blocks.
+    pub(super) fn knows_inbox(&self, folder: &Path) -> Result<bool, Strange> {
+        let state = self.state();
+        let notes = notes(&state).map_err(|error| Strange {
+            what: format!("{}: {error}", state.join(NOTES).display()),
+            todo: "restore it; or see that all inboxes are mounted, and remove it".to_owned(),
+        })?;
+        let Some(noted) = notes.get(folder) else { return Ok(false) };
+        let mark = folder.join(MARK);
+        let found = mark_of(folder).map_err(|error| Strange {
+            what: format!("{} cannot be read: {error}", mark.display()),
+            todo: "see to its disk; the daemon's user must be able to read it".to_owned(),
+        })?;
+        if found.as_ref() == Some(noted) {
+            return Ok(true);
+        }
+        let shown = folder.display();
+        let what =
+            format!("{shown} is not the folder that was received into before (is it mounted?)");
+        let todo = format!(
+            "mount it; where it is meant to be another, write {noted} to {} as the daemon's user",
+            mark.display()
+        );
+        Err(Strange { what, todo })
+    }
+}
+
+impl Inboxes {
+    /// Whether a folder is the one that was received into before. One of which nothing is known is marked, if it has receipts or if files
+    /// may come into it now. Blocks, as its disk does.
+    pub(crate) fn look(&self, config: &Config, folder: &Path, begins: bool) -> Result<(), Strange> {
+        let known = config.knows_inbox(folder);
+        if known == Ok(false)
+            && (begins || folder.join(RECEIPT_LOG).exists())
+            && let Err(error) = self.note(&config.state(), folder)
+        {
+            tracing::warn!(folder = %folder.display(), %error, "an inbox is not marked: where its disk is not mounted that will not be seen");
+        }
+        let mut strange = lock(&self.strange);
+        let before = match &known {
+            Ok(_) => strange.remove(folder),
+            Err(why) => strange.insert(folder.to_owned(), why.clone()),
+        };
+        match (&known, before) {
+            (Ok(_), Some(_)) => tracing::info!(folder = %folder.display(), "the inbox is back"),
+            (Err(why), None) => tracing::error!("nothing is received: {why}"),
+            _ => {}
+        }
+        known.map(drop)
+    }
+
+    /// What is wrong with those that were looked at.
+    pub(crate) fn strange(&self) -> Vec<Strange> {
+        lock(&self.strange).values().cloned().collect()
+    }
+
+    /// Those that are named no longer are of no interest.
+    pub(crate) fn keep(&self, inboxes: &[PathBuf]) {
+        lock(&self.strange).retain(|folder, _| inboxes.contains(folder));
+    }
+
+    fn note(&self, state: &Path, folder: &Path) -> io::Result<()> {
+        let mark = match mark_of(folder)? {
+            Some(mark) => mark,
+            None => make_mark(folder)?,
+        };
+        let _alone = lock(&self.notes);
+        let mut notes = notes(state)?;
+        notes.insert(folder.to_owned(), mark);
+        put(&state.join(NOTES), &serde_json::to_vec_pretty(&notes)?)
+    }
+}
+
+fn notes(state: &Path) -> io::Result<BTreeMap<PathBuf, String>> {
+    match fs::read(state.join(NOTES)) {
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(BTreeMap::new()),
+        read => Ok(serde_json::from_slice(&read?)?),
+    }
+}
+
+fn mark_of(folder: &Path) -> io::Result<Option<String>> {
+    match fs::read_to_string(folder.join(MARK)) {
+        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
+            Ok(None)
+        }
+        read => Ok(Some(read?.trim().to_owned())),
+    }
+}
+
+/// Marks a folder, and makes it if need be. It is on the disk, whole, when this returns; one that another daemon made first stays.
+fn make_mark(folder: &Path) -> io::Result<String> {
+    let mark = folder.join(MARK);
+    let own = mark.parent().unwrap_or(folder);
+    fs::create_dir_all(folder)?;
+    DirBuilder::new().recursive(true).mode(0o700).create(own)?;
+    let id = SessionId::random().ok_or_else(|| io::Error::other("no random numbers"))?;
+    let id = downpour_catalog::hex(id.as_bytes());
+    let part = format!("id.{id}");
+    let mut file = File::create(own.join(&part))?;
+    let at = OwnedFd::from(File::open(own)?);
+    let written = file.write_all(id.as_bytes()).and_then(|()| file.sync_all());
+    match written.and_then(|()| Ok(rename_new((&at, part.as_str()), (&at, "id"))?)) {
+        Ok(()) => {}
+        Err(error) => {
+            remove(&own.join(&part))?;
+            if Errno::from_io_error(&error) != Some(Errno::EXIST) {
+                return Err(error);
+            }
+        }
+    }
+    for changed in [Some(own), Some(folder), folder.parent()].into_iter().flatten() {
+        File::open(changed)?.sync_all()?;
+    }
+    mark_of(folder)?.ok_or_else(|| ErrorKind::NotFound.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Config, Inboxes, MARK, NOTES, make_mark};
+    use crate::receipt::RECEIPT_LOG;
+    use std::fs;
+    use std::path::{Path, PathBuf};
+
+    fn site(at: &Path) -> (Config, PathBuf) {
+        let mut config = Config::parse("[site]\nname = 'a'\n").unwrap();
+        config.folder = at.to_owned();
+        fs::create_dir_all(config.state()).unwrap();
+        let inbox = at.join("data/inbox");
+        (config, inbox)
+    }
+
+    #[test]
+    fn an_inbox_whose_disk_is_not_mounted_is_not_begun_anew() {
+        let folder = tempfile::tempdir().unwrap();
+        let (config, inbox) = site(folder.path());
+        let inboxes = Inboxes::default();
+        let look = || inboxes.look(&config, &inbox, true);
+        assert_eq!((look(), look()), (Ok(()), Ok(())));
+        let away = folder.path().join("away");
+        fs::rename(&inbox, &away).unwrap();
+        let is_there = || inbox.join(".downpour").exists();
+        // Not there at all, empty, and one that another daemon received into.
+        assert!(look().unwrap_err().what.contains("is it mounted?"));
+        assert!(!inbox.exists(), "it is not made");
+        fs::create_dir(&inbox).unwrap();
+        assert!(look().is_err() && !is_there());
+        make_mark(&inbox).unwrap();
+        assert!(look().is_err());
+        assert_eq!(inboxes.strange().len(), 1);
+        fs::remove_dir_all(&inbox).unwrap();
+        fs::rename(&away, &inbox).unwrap();
+        assert_eq!((look(), inboxes.strange()), (Ok(()), Vec::new()));
+        // One that is meant to be empty gets the mark by hand, as the message says.
+        let id = fs::read_to_string(inbox.join(MARK)).unwrap();
+        fs::remove_dir_all(&inbox).unwrap();
+        assert!(look().unwrap_err().todo.contains(&id));
+        fs::create_dir_all(inbox.join(".downpour")).unwrap();
+        fs::write(inbox.join(MARK), id + "\n").unwrap();
+        assert_eq!(look(), Ok(()));
+        fs::write(config.state().join(NOTES), "no JSON").unwrap();
+        assert!(look().unwrap_err().what.contains(NOTES));
+    }
+
+    #[test]
+    fn what_was_received_into_before_there_were_marks_is_known_from_the_start_on() {
+        let folder = tempfile::tempdir().unwrap();
+        let (config, inbox) = site(folder.path());
+        let look = |begins| Inboxes::default().look(&config, &inbox, begins);
+        // Nothing has come there: the start makes nothing.
+        assert_eq!(look(false), Ok(()));
+        assert!(!inbox.exists());
+        fs::create_dir_all(inbox.join(".downpour")).unwrap();
+        fs::write(inbox.join(RECEIPT_LOG), "").unwrap();
+        assert_eq!((look(false), config.knows_inbox(&inbox)), (Ok(()), Ok(true)));
+        // With another state folder its mark is taken as it is: another daemon may know it.
+        let mark = fs::read_to_string(inbox.join(MARK)).unwrap();
+        fs::remove_file(config.state().join(NOTES)).unwrap();
+        assert_eq!((look(true), config.knows_inbox(&inbox)), (Ok(()), Ok(true)));
+        assert_eq!(fs::read_to_string(inbox.join(MARK)).unwrap(), mark);
+        assert_eq!(fs::read_dir(inbox.join(".downpour")).unwrap().count(), 2, "nothing else");
+    }
+}
