@@ -51,7 +51,7 @@ pub struct LinkReport {
     /// Whether it is open because the other site cannot be reached.
     #[serde(default)]
     pub is_broken: bool,
-    /// The last failure of a whole batch.
+    /// That nothing arrives of a batch under way; else the last failure of a whole batch.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trouble: Option<String>,
     /// Why nothing begins on any link, and no probe goes out; absent while the service `dispatch` works.

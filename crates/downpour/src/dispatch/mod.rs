@@ -11,7 +11,7 @@
 //! | `work` | the loop: wakes, claims, begins batches |
 //! | `claims` | what is claimed and goes back when the service ends |
 //! | `load` | claimed files, looked up |
-//! | `outgoing`, `book` | a batch at its source, and its steps in the catalog |
+//! | `outgoing`, `book`, `stand` | a batch at its source, its steps in the catalog, and whether anything arrives of it |
 //! | `arriving`, `room`, `incoming` | an offer at its destination, whether it has room, and a batch there |
 //! | `arrivals` | what a service waits for that drains |
 //! | `here`, `contents` | what of an offer is in its place already, or lies there instead |
@@ -59,6 +59,7 @@ mod room;
 mod route;
 mod section;
 mod sites;
+mod stand;
 mod standing;
 mod standing_ticket;
 mod submit;
@@ -91,12 +92,14 @@ pub use why::{Why, WhyList};
 
 use crate::site::{Fault, Inboxes, Part, Running, Service, Site, Status, Stop, blocking};
 use arrivals::Arrivals;
+use downpour_catalog::FileId;
 use downpour_transport::control::PullBudget;
 use futures_util::future::join_all;
 use incoming::Incoming;
 use ledger::Ledger;
 use link::Link;
 use room::Room;
+use stand::Stand;
 use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -176,11 +179,26 @@ pub(crate) struct Progress {
     since_us: i64,
     arrived: AtomicU64,
     failed: AtomicU64,
+    ids: Vec<FileId>,
+    stand: Mutex<Stand>,
 }
 
 impl Progress {
     fn arrived(&self, bytes: u64) {
         self.arrived.store(bytes, Ordering::Relaxed);
+    }
+
+    /// For how long nothing has arrived, if that is long.
+    fn stands(&self) -> Option<Duration> {
+        lock(&self.stand).since(Instant::now())
+    }
+
+    /// The same in words.
+    fn standing(&self) -> Option<String> {
+        let (to, since) = (&self.to, self.stands()?.as_secs());
+        Some(format!(
+            "nothing has arrived at {to} for {since} s; see to the disk there, and to the one here that is read"
+        ))
     }
 
     fn failed(&self, files: usize) {
@@ -213,6 +231,11 @@ pub fn part(site: &Arc<Site>) -> Part {
 }
 
 impl Dispatch {
+    /// That nothing arrives of such a batch from here.
+    fn standing(&self, is_it: impl Fn(&Progress) -> bool) -> Option<String> {
+        lock(&self.outgoing).values().filter(|of| is_it(of)).find_map(|of| of.standing())
+    }
+
     fn new(site: &Arc<Site>, paths: &Arc<paths::Paths>) -> Self {
         Self {
             // The start has seen that they can be read.

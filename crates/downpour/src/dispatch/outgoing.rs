@@ -13,6 +13,7 @@ use super::link::Link;
 use super::offer::{Arrived, BatchState, Begin, Offer, OfferAnswer, OfferItem, Said, Trouble};
 use super::policy::{blames_link, blames_site, source_class};
 use super::route::Route;
+use super::stand::Verdict;
 use super::{Dispatch, Progress, lock};
 use crate::object::CHANGED;
 use crate::object::{DigestBook, Item, Skipped};
@@ -30,7 +31,7 @@ use downpour_transport::control::SessionId;
 use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How long the destination may take to join the session.
 const JOIN_TIME: Duration = Duration::from_secs(60);
@@ -38,6 +39,8 @@ const JOIN_TIME: Duration = Duration::from_secs(60);
 const ASK_WAIT_S: u64 = 2;
 /// How often a batch is asked about in vain before it is given up.
 const ASK_TRIES: u32 = 5;
+/// How long a session that is stopped may take to end.
+const STOP_TIME: Duration = Duration::from_secs(30);
 /// Between two of these.
 const ASK_PAUSE: Duration = Duration::from_secs(2);
 
@@ -178,7 +181,7 @@ impl Outgoing {
             running.stop();
             return self.broken(book, held, error.into()).await.map(Some);
         }
-        let (ends, results) = self.wait(&mut running, &path, (book, &names), on_link).await;
+        let (ends, results) = self.wait(&mut running, &path, (book, &held, &names), on_link).await;
         let sent = |held: &Held| matches!(ends.get(names[&held.file.id]), Some(ItemEnd::Placed));
         let (done, open): (Vec<Held>, Vec<Held>) = held.into_iter().partition(|h| sent(h));
         let sending = |held: &Held| held.state == State::Sending;
@@ -250,12 +253,45 @@ impl Outgoing {
         &self,
         running: &mut Running<SentFiles>,
         path: &str,
-        (book, names): (&Book, &HashMap<FileId, usize>),
+        (book, held, names): (&Book, &[Held], &HashMap<FileId, usize>),
         on_link: Option<Session>,
     ) -> (Vec<ItemEnd>, Result<BatchState, Broken>) {
+        let results = self.results(running, path, (book, held, names)).await;
+        let is_over = !results.as_ref().is_ok_and(|state| state.done) || !running.has_begun();
+        // Where the destination could not begin, nobody comes to the session any more. One that has begun ends by itself.
+        if is_over {
+            running.stop();
+        }
+        let time = if is_over { STOP_TIME } else { Duration::MAX };
+        let ends = match tokio::time::timeout(time, running.done()).await {
+            // It hangs in a disk, and ends with that.
+            Err(_) => Vec::new(),
+            Ok(Ok(sent)) => {
+                // What a session by TCP showed of the link.
+                let shown = sent.report.transfer.as_ref().filter(|transfer| transfer.path == "tcp");
+                if let Some((session, transfer)) = on_link.zip(shown) {
+                    session.sent(transfer);
+                }
+                sent.items
+            }
+            Ok(Err(fault)) => {
+                tracing::warn!(what = %fault.what, "a session failed");
+                Vec::new()
+            }
+        };
+        (ends, results)
+    }
+
+    /// What the destination says became of the files; not done, if all were cancelled and the batch does not end.
+    async fn results(
+        &self,
+        running: &Running<SentFiles>,
+        path: &str,
+        (book, held, names): (&Book, &[Held], &HashMap<FileId, usize>),
+    ) -> Result<BatchState, Broken> {
         let ask = format!("{path}?wait={ASK_WAIT_S}");
         let mut tries = 0;
-        let results = loop {
+        loop {
             let answer = tokio::select! {
                 answer = self.remote.get::<BatchState>(&ask) => answer,
                 lost = book.lost() => {
@@ -265,45 +301,41 @@ impl Outgoing {
                 }
             };
             match answer {
-                Ok(state) if state.done => break Ok(state),
+                Ok(state) if state.done => return Ok(state),
                 Ok(state) => {
                     tries = 0;
                     self.progress.arrived(state.bytes);
+                    let is_wanted = held.iter().any(|held| book.holds(held));
+                    let is = (running.is_under_way(), is_wanted);
+                    let verdict =
+                        lock(&self.progress.stand).answered(Instant::now(), state.bytes, is);
+                    let what = self.progress.standing().unwrap_or_default();
+                    let class = ErrorClass::TimedOut;
+                    match verdict {
+                        Verdict::GoesOn => {}
+                        Verdict::Tell => {
+                            tracing::warn!(files = held.len(), "{what}");
+                            self.tell(&held[0], &Trouble::new(class, what));
+                        }
+                        Verdict::GiveUp => return Err(Broken { class, what, too_large: None }),
+                        Verdict::Unwanted => return Ok(state),
+                    }
                 }
                 // It has started again and knows nothing of this batch: what it has it will say to the next offer.
                 Err(RemoteError::Refused(problem)) => {
                     let what = format!("it forgot the batch: {}", problem.what);
                     let class = ErrorClass::ConnectionLost;
-                    break Err(Broken { class, what, too_large: None });
+                    return Err(Broken { class, what, too_large: None });
                 }
                 Err(error) => {
                     tries += 1;
                     if tries >= ASK_TRIES {
-                        break Err(error.into());
+                        return Err(error.into());
                     }
                     tokio::time::sleep(ASK_PAUSE).await;
                 }
             }
-        };
-        // Where the destination could not begin, nobody comes to the session any more. One that has begun ends by itself.
-        if results.is_err() || !running.has_begun() {
-            running.stop();
         }
-        let ends = match running.done().await {
-            Ok(sent) => {
-                // What a session by TCP showed of the link.
-                let shown = sent.report.transfer.as_ref().filter(|transfer| transfer.path == "tcp");
-                if let Some((session, transfer)) = on_link.zip(shown) {
-                    session.sent(transfer);
-                }
-                sent.items
-            }
-            Err(fault) => {
-                tracing::warn!(what = %fault.what, "a session failed");
-                Vec::new()
-            }
-        };
-        (ends, results)
     }
 
     /// What the destination says counts; where it failed for a reason of ours, ours does. What the link is to blame for, if
@@ -394,18 +426,22 @@ impl Outgoing {
         failed.retain(|(held, _)| book.holds(held));
         for (held, trouble) in &failed {
             tracing::info!(file = %held.file.name, %trouble, "failed");
-            self.site.events.tell(
-                SiteEvent::TROUBLE,
-                &serde_json::json!({
-                    "file": held.file.id.0, "name": held.file.name, "class": trouble.class,
-                    "what": trouble.what, "site": self.remote.section.name,
-                }),
-            );
+            self.tell(held, trouble);
         }
         self.progress.failed(failed.len());
         let after = |trouble: &Trouble| trouble.after_s.map(|s| Duration::from_secs(s.into()));
         let failed = failed.into_iter().map(|(held, t)| (held, t.class(), after(&t)));
         book.fail(failed.collect(), &mut self.rng).await
+    }
+
+    fn tell(&self, held: &Held, trouble: &Trouble) {
+        self.site.events.tell(
+            SiteEvent::TROUBLE,
+            &serde_json::json!({
+                "file": held.file.id.0, "name": held.file.name, "class": trouble.class,
+                "what": trouble.what, "site": self.remote.section.name,
+            }),
+        );
     }
 
     /// The link failed: all these wait for it.

@@ -85,6 +85,9 @@ pub struct BatchReport {
     pub failed: u64,
     /// Since when, microseconds since 1970.
     pub since_us: i64,
+    /// For so many seconds nothing has arrived; absent while something does, and when it arrives here.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stands_s: Option<u64>,
 }
 
 /// A transfer that was submitted.
@@ -289,6 +292,7 @@ impl BatchReport {
             arrived: progress.arrived.load(Ordering::Relaxed),
             failed: progress.failed.load(Ordering::Relaxed),
             since_us: progress.since_us,
+            stands_s: progress.stands().map(|since| since.as_secs()),
         }
     }
 
@@ -306,6 +310,7 @@ impl BatchReport {
             arrived: state.bytes,
             failed: state.items.iter().filter(has_failed).count() as u64,
             since_us: now.0 - age_us,
+            stands_s: None,
         }
     }
 

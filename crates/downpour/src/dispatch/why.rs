@@ -159,7 +159,9 @@ impl Dispatch {
         let aside = self.aside(&configured, &quarantined([&recorded])).await?;
         let mut why = say(&recorded, !aside.is_empty(), &links, now);
         let Recorded { file, route, .. } = recorded;
-        let to = route.iter().flat_map(|route| &route.to);
+        let standing = self.standing(|batch| batch.ids.contains(&id));
+        let to = route.iter().flat_map(|route| &route.to).filter(|_| standing.is_none());
+        why.text.extend(standing.iter().flat_map(|what| ["; ", what]));
         why.ways = to.filter_map(|to| self.way_of(site, (&file, to), &why, waiting)).collect();
         why.sources = self.sources_elsewhere(site, &origin, &file).await?;
         why.fetch = self.fetching(&origin, &file.name, file.version);

@@ -14,6 +14,7 @@ use super::outgoing::{Broken, Delivered, Outgoing, batch_name, item};
 use super::people::BatchReport;
 use super::policy::WAIT_MAX;
 use super::route::Route;
+use super::stand::Stand;
 use super::{Dispatch, Progress, lock};
 use crate::site::{Fault, Remote, Site, SiteEvent, Stop, Wish};
 use crate::spool::Rules;
@@ -21,8 +22,8 @@ use downpour_catalog::{Claimed, ErrorClass, Holder, Reason, RuleId, State, Taker
 use downpour_proto::Rng;
 use downpour_transport::control::SessionId;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use tokio::task::JoinSet;
 
@@ -527,6 +528,8 @@ fn progress(site: &Site, remote: &Remote, route: &Route, ready: &[Held]) -> Prog
         since_us: site.clock.now().0,
         arrived: 0.into(),
         failed: 0.into(),
+        ids: ready.iter().map(|held| held.file.id).collect(),
+        stand: Mutex::new(Stand::new(remote.section.rate_each())),
     }
 }
 
@@ -539,6 +542,7 @@ mod tests {
     use crate::dispatch::offer::{OFFER_FILES_MAX, Offer};
     use crate::dispatch::outgoing::item;
     use crate::dispatch::route::Route;
+    use crate::dispatch::stand::Stand;
     use crate::site::{Clock, Daemon, EventId, Fault, SiteEvent, Stop, Wish};
     use downpour_catalog::{Claimed, ErrorClass, Fence, FileId, Revision, State};
     use std::sync::Arc;
@@ -589,8 +593,10 @@ mod tests {
         ending.await.unwrap().unwrap();
         // A batch that ends by a fault of its own site is told, too.
         let (to, rule, since_us) = ("b".to_owned(), "r".to_owned(), 1);
-        let (arrived, failed) = Default::default();
-        let progress = Progress { to, rule, files: 1, bytes: 7, since_us, arrived, failed };
+        let (arrived, failed, ids, stand) =
+            (0.into(), 0.into(), Vec::new(), Stand::new(None).into());
+        let progress =
+            Progress { to, rule, files: 1, bytes: 7, since_us, arrived, failed, ids, stand };
         let fault = Fault::new(ErrorClass::CatalogUnreachable, "it is away");
         tell_end(&site, BatchReport::outgoing("1", &progress), &Err(fault));
         let mut listener = site.events.listen(Some(EventId::FIRST));

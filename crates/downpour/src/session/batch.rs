@@ -170,6 +170,11 @@ impl<T> Running<T> {
         self.seen.borrow().as_ref().is_some_and(|seen| !matches!(seen.phase, Phase::Waiting { .. }))
     }
 
+    /// Whether it has begun and not ended.
+    pub(crate) fn is_under_way(&self) -> bool {
+        self.has_begun() && !self.task.is_finished()
+    }
+
     /// Ends it. What has arrived is kept.
     pub fn stop(&self) {
         self.stop.send_replace(true);

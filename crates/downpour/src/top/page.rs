@@ -547,6 +547,7 @@ pub(super) mod tests {
             arrived,
             failed: u64::from(arrives),
             since_us: NOW - 10_000_000,
+            stands_s: None,
         }
     }
 

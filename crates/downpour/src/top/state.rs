@@ -49,7 +49,8 @@ impl Flow {
     /// As it is at a first look.
     fn new(batch: BatchReport, now_us: i64) -> Self {
         let age_s = (now_us - batch.since_us) as f64 / 1e6;
-        let rate = if age_s > 0.0 { batch.arrived as f64 / age_s } else { 0.0 };
+        let stands = batch.stands_s.is_some();
+        let rate = if age_s > 0.0 && !stands { batch.arrived as f64 / age_s } else { 0.0 };
         Self { batch, rate, grown_us: now_us }
     }
 
@@ -63,6 +64,7 @@ impl Flow {
                 (new + KEPT.powf(since_s) * (self.rate - new), now_us)
             }
             true => (self.rate, now_us),
+            false if batch.stands_s.is_some() => (0.0, self.grown_us),
             false if since_s > STANDS_S => (self.rate * KEPT, self.grown_us),
             false => (self.rate, self.grown_us),
         };
@@ -334,6 +336,7 @@ mod tests {
             arrived,
             failed: 0,
             since_us: 0,
+            stands_s: None,
         };
         Look { now_us: now_s * 1_000_000, batches: vec![batch], ..Look::default() }
     }
@@ -354,6 +357,14 @@ mod tests {
         assert_eq!(state.flows[0].rate, rate);
         (30..90).for_each(|second| state.seen(look(second, 90_000_000)));
         assert!(state.flows[0].eta_s().unwrap() > 1e6);
+        // What its source says of it holds at the first look, too.
+        let mut stands = look(90, 90_000_000);
+        stands.batches[0].stands_s = Some(60);
+        state.seen(stands.clone());
+        assert_eq!(state.flows[0].eta_s(), None);
+        state = State::new("here");
+        state.seen(stands);
+        assert_eq!(state.flows[0].eta_s(), None);
         state.seen(Look::default());
         assert!(state.flows.is_empty());
     }
