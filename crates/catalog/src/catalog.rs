@@ -78,6 +78,11 @@ impl Catalog {
         Ok(self.opened.as_ref().map_or(Ok(()), Opened::check)?)
     }
 
+    /// Brings a file of SQLite to where it is whole by itself, for the end of who writes: whoever copies it may leave its log out.
+    pub fn checkpoint(&self) -> Result<(), Error> {
+        Ok(self.opened.as_ref().map_or(Ok(()), Opened::checkpoint)?)
+    }
+
     /// Makes these changes: each is atomic and answered in its place, all share a commit with whatever else waits.
     pub fn submit(&self, now: Time, changes: Vec<Change>) -> Pending<Vec<Answer>> {
         let unpack = |reply| if let Reply::Apply(answers) = reply { Some(answers) } else { None };
@@ -204,6 +209,21 @@ mod tests {
         assert!(is_told(), "replaced");
         fs::rename(&aside, &file).unwrap();
         assert!(works(), "it is back");
+    }
+
+    #[test]
+    fn after_a_checkpoint_the_file_alone_has_all_though_it_is_open() {
+        let folder = tempfile::tempdir().unwrap();
+        let [file, copy] = ["c.db", "copy.db"].map(|name| folder.path().join(name));
+        let url = CatalogUrl::Sqlite(file.clone());
+        let catalog = Catalog::open(&url, "a", Time(1), &BeforeMigration::Refuse).unwrap();
+        let _reader = catalog.reader().unwrap();
+        catalog.site("last").unwrap();
+        catalog.checkpoint().unwrap();
+        fs::copy(&file, &copy).unwrap();
+        let sites = crate::Reader::open(&CatalogUrl::Sqlite(copy)).unwrap().sites().unwrap();
+        assert!(sites.iter().any(|(_, name)| name == "last"), "{sites:?}");
+        catalog.site("it goes on").unwrap();
     }
 
     #[test]

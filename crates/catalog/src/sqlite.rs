@@ -21,6 +21,8 @@ const CACHE_KIB: i64 = 64 << 10;
 /// Pages of the log that are gathered before they are brought into the file, 64 MiB: a page that several commits change is then written
 /// there once, and what many new files touch at random in order.
 const CHECKPOINT_PAGES: i64 = 16 << 10;
+/// How long the last checkpoint waits for who still reads.
+const CHECKPOINT_TIME: Duration = Duration::from_secs(2);
 /// Statements kept prepared.
 const STATEMENTS: usize = 128;
 
@@ -53,6 +55,16 @@ impl Opened {
         let path = self.path.display();
         let what = "was removed, moved or replaced while it is open";
         Err(DbError::Lost(format!("{path} {what}: put it back, or stop the daemon and restore it")))
+    }
+
+    /// Brings what is in the log into the file, so that this alone has all. What stands there that somebody still reads stays in the log.
+    pub(crate) fn checkpoint(&self) -> Result<(), DbError> {
+        self.check()?;
+        let connection = connect(&self.path, Access::Read)?;
+        connection.busy_timeout(CHECKPOINT_TIME)?;
+        // It answers whether all is done.
+        connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", (), |_| Ok(()))?;
+        Ok(())
     }
 }
 

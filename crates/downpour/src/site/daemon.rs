@@ -157,6 +157,11 @@ impl Daemon {
         self.site.events.end();
         self.site.supervisor().close().await;
         self.site.end_all_refused().await;
+        // Connections may outlive this, in tasks that are cut off with the process: the file is not closed by itself.
+        let site = self.site.clone();
+        if let Err(error) = blocking(move || Ok(site.catalog.checkpoint()?)).await {
+            tracing::warn!(%error, "what was recorded last is in the catalog's -wal alone: keep it beside the file");
+        }
     }
 
     /// Reads the configuration again. When it cannot be used, the one before stays.
@@ -464,6 +469,17 @@ mod tests {
         let text = format!("[site]\nname = 'a'\n[api]\nlisten = '{listen}'\n");
         fs::write(&file, text).unwrap();
         file
+    }
+
+    #[tokio::test]
+    async fn when_it_has_ended_the_catalogs_file_is_whole_by_itself() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = configured(folder.path(), "127.0.0.1:0");
+        let daemon = Daemon::start(&file, Clock::system()).await.unwrap();
+        daemon.end(Duration::ZERO).await;
+        // Somebody still has it open.
+        let log = daemon.site.config().state().join("catalog.db-wal");
+        assert_eq!(log.metadata().map_or(0, |log| log.len()), 0);
     }
 
     #[tokio::test]
