@@ -609,6 +609,8 @@ fn show_link(link: &LinkReport) {
     } else if let Some(at) = link.probe_at_us {
         let trouble = link.trouble.as_deref().unwrap_or("it failed");
         println!("{:<12} held back: {}; probe at {}", "", shown(trouble), show_time(at));
+    } else if let Some(trouble) = &link.trouble {
+        println!("{:<12} {}", "", shown(trouble));
     }
 }
 
