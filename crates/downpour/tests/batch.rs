@@ -28,6 +28,7 @@ struct Pair {
     items: Vec<Item>,
     lane: &'static str,
     wait: Duration,
+    rate: Option<Rate>,
 }
 
 impl Pair {
@@ -42,6 +43,7 @@ impl Pair {
             items: Vec::new(),
             lane: "lane-0",
             wait: Duration::from_secs(60),
+            rate: None,
         }
     }
 
@@ -73,7 +75,7 @@ impl Pair {
             items: self.items.clone(),
             path: DataPath::Tcp,
             encryption: EncryptionArg::All,
-            rate: None,
+            rate: self.rate,
             controller: Controller::default(),
             listen: Some("127.0.0.1:0".parse().unwrap()),
             ports: PortRange::DEFAULT,
@@ -140,6 +142,49 @@ fn files_arrive_under_the_names_that_were_agreed_and_a_second_time_cost_no_bytes
     assert_eq!(sent.items, vec![ItemEnd::Placed; 4]);
     assert_eq!(received.files.placed.len(), 4);
     assert_eq!(received.report.receivers[0].pull_bytes, 0, "all of it was there");
+}
+
+#[test]
+fn a_file_that_was_empty_when_the_session_was_opened_and_is_not_any_more_does_not_arrive() {
+    let mut pair = Pair::new();
+    pair.file("empty", "empty", b"");
+    pair.file("still", "still", b"");
+    let (sent, received) = block_on(async {
+        let (mut sending, ticket) = pair.send();
+        let ticket = ticket.await.unwrap();
+        fs::write(pair.from().join("empty"), b"content").unwrap();
+        let received = pair.receive(ticket).done().await.unwrap();
+        (sending.done().await.unwrap(), received)
+    });
+    assert!(matches!(&sent.items[0], ItemEnd::Withdrawn(why) if why.contains("changed")));
+    assert_eq!(sent.items[1], ItemEnd::Placed);
+    assert_eq!(received.why("empty").unwrap().0, Obstacle::Withdrawn);
+    let to = pair.dir.path().join("to");
+    assert!(!to.join("empty").exists() && to.join("still").exists());
+}
+
+#[test]
+fn a_file_that_was_empty_when_it_was_offered_and_is_not_at_the_end_is_told_by_the_sender() {
+    let mut pair = Pair::new();
+    pair.file("empty", "empty", b"");
+    pair.file("large", "large", &vec![7; 3_000_000]);
+    pair.rate = Some(Rate::from_mbps(8));
+    let (sent, received) = block_on(async {
+        let (mut sending, ticket) = pair.send();
+        let mut receiving = pair.receive(ticket.await.unwrap());
+        let has_data = |receiving: &Running<_>| {
+            receiving.progress().is_some_and(|seen| seen.receivers[0].done_bytes > 0)
+        };
+        while !has_data(&receiving) {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        fs::write(pair.from().join("empty"), b"content").unwrap();
+        let received = receiving.done().await.unwrap();
+        (sending.done().await.unwrap(), received)
+    });
+    assert!(matches!(&sent.items[0], ItemEnd::Withdrawn(why) if why.contains("changed")));
+    assert_eq!((&sent.items[1], sent.report.is_complete()), (&ItemEnd::Placed, false));
+    assert_eq!(received.files.placed.len(), 2, "it was empty when it was offered");
 }
 
 #[test]

@@ -411,6 +411,11 @@ impl Tree {
         self.layout.groups_of(self.extents(id))
     }
 
+    /// Files that hold no data: empty ones, and those that are one hole.
+    pub(crate) fn empty_files(&self) -> impl Iterator<Item = EntryId> {
+        self.ids().filter(|id| self.file_size(*id).is_some() && self.extents(*id).is_empty())
+    }
+
     /// The bytes of an entry in the data space.
     pub(crate) fn data_of(&self, id: EntryId) -> Range<u64> {
         match &self.layout.extents()[self.extents(id)] {

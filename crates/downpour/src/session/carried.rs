@@ -45,6 +45,14 @@ pub(super) trait Carried: BlockSource {
     /// Objects given up so far.
     fn withdrawn(&self) -> Vec<Withdrawn>;
 
+    /// Whether there are files without data, which nobody reads.
+    fn has_empty(&self) -> bool {
+        false
+    }
+
+    /// Gives up those of them that are not as they were. Waits for their disk.
+    fn look_at_empty(&self) {}
+
     /// Gives an object up; products are taken as they come.
     fn give_up(&self, _entry: EntryId, _reason: &str) {}
 
@@ -83,6 +91,14 @@ impl Carried for ContentSource {
 
     fn withdrawn(&self) -> Vec<Withdrawn> {
         self.withdrawn()
+    }
+
+    fn has_empty(&self) -> bool {
+        self.has_empty()
+    }
+
+    fn look_at_empty(&self) {
+        self.look_at_empty();
     }
 
     fn give_up(&self, entry: EntryId, reason: &str) {

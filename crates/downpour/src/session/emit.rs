@@ -2,7 +2,8 @@
 //!
 //! One thread: it takes each section as it is hashed and signed, offers its manifest blocks, and then its
 //! data blocks; first waiting until the session has started and, if everybody may hold them already, until
-//! they have looked. It stays only a little ahead of what has been sent, so that memory and page cache stay small.
+//! they have looked. Before the last section, with which receivers place files without data, it looks whether those are
+//! still without. It stays only a little ahead of what has been sent, so that memory and page cache stay small.
 
 use super::endpoint::Shared;
 use crate::object::Section;
@@ -57,14 +58,21 @@ pub(super) fn emit(
             Err(RecvTimeoutError::Disconnected) => break,
         };
         while !stopped() && !shared.driver.wait_backlog(BACKLOG_BLOCKS, LOOK_INTERVAL * 10) {}
-        publish_manifest(shared, &section);
-        offer(shared, section.manifest.clone().filter_map(BlockId::manifest));
-        shared.tell_offered((data_end, section.manifest.end, false));
         let wait_while = |waits: &dyn Fn() -> bool| {
             while !stopped() && waits() {
                 std::thread::park_timeout(LOOK_INTERVAL);
             }
         };
+        if section.last && shared.source.has_empty() {
+            wait_while(&|| !shared.stand().started);
+            if stopped() {
+                return Ok(());
+            }
+            shared.source.look_at_empty();
+        }
+        publish_manifest(shared, &section);
+        offer(shared, section.manifest.clone().filter_map(BlockId::manifest));
+        shared.tell_offered((data_end, section.manifest.end, false));
         if !section.data.is_empty() {
             wait_while(&|| !shared.stand().started);
             let until = Instant::now() + EXAMINE_TIME_MAX;

@@ -7,6 +7,7 @@
 
 use super::account::{Heading, Ledger, report};
 use super::auto::Auto;
+use super::carried::Carried;
 use super::endpoint::Shared;
 use super::faults;
 use super::feeding::Feed;
@@ -26,8 +27,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread;
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
+use tokio::sync::oneshot;
 
 /// How often the session is looked at when nothing happens; each look wakes three threads.
 const TICK: Duration = Duration::from_millis(250);
@@ -43,6 +45,9 @@ const CLOSING_TIME: Duration = Duration::from_millis(300);
 const OFFERING_TIME: Duration = Duration::from_secs(1);
 /// How often that is looked at.
 const OFFERING_LOOK: Duration = Duration::from_millis(5);
+
+/// What the last look at files without data gets.
+const LAST_LOOK_TIME: Duration = Duration::from_secs(10);
 
 /// Runs a session and reports it.
 pub fn send(plan: SendPlan) -> Result<Report, Fault> {
@@ -337,10 +342,9 @@ async fn close(
     tell_the_end(&mut shared.stand().roster, ended, reason);
     let strangers = server.strangers();
     let bulk = server.stop(CLOSING_TIME).await;
-    // It looks at `stop` every few milliseconds, unless a read holds it; nothing that it has is needed then.
-    let late = Instant::now() + OFFERING_TIME;
-    while !emitting.is_finished() && Instant::now() < late {
-        tokio::time::sleep(OFFERING_LOOK).await;
+    offering_ends(&emitting).await;
+    if matches!(ended, Ended::Over) && shared.source.has_empty() {
+        look_again(Arc::clone(&shared.source)).await;
     }
     ledger.data_len = shared.source.objects().1;
     let snapshot = shared.driver.stop();
@@ -387,6 +391,26 @@ async fn close(
     drop(members);
     let receipts = std::mem::take(&mut stand.receipts).into_values().collect();
     Ok(Done { report, items, withdrawn, members: stand.roster.take(), receipts })
+}
+
+/// It looks at `stop` every few milliseconds, unless a read holds it; nothing that it has is needed then.
+async fn offering_ends(emitting: &JoinHandle<()>) {
+    let late = Instant::now() + OFFERING_TIME;
+    while !emitting.is_finished() && Instant::now() < late {
+        tokio::time::sleep(OFFERING_LOOK).await;
+    }
+}
+
+/// Files without data may have got some since receivers were given them.
+async fn look_again(source: Arc<dyn Carried>) {
+    let (done, looked) = oneshot::channel::<()>();
+    let look = move || {
+        source.look_at_empty();
+        drop(done);
+    };
+    // Nobody waits longer for a disk that does not answer.
+    let _ = thread::Builder::new().name("downpour-look".to_owned()).spawn(look);
+    let _ = tokio::time::timeout(LAST_LOOK_TIME, looked).await;
 }
 
 fn tell_the_end(roster: &mut Roster, ended: &Ended, reason: String) {

@@ -2,11 +2,11 @@
 
 use crate::harness::{MIDDLE, Random, SMALL, Sender, assert_same, contents, pair, write};
 use crate::roundtrip::sparse;
-use downpour::object::{EntryId, ScanOptions, StoreEvent};
+use downpour::object::{Destination, EntryId, FolderOptions, ScanOptions, StoreEvent};
 use downpour_proto::{BlockId, BlockKind, Geometry};
 use downpour_transport::{Accepted, BlockSink, BlockSource};
 use std::fs::{self, FileTimes, Permissions};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{FileExt as _, PermissionsExt};
 use std::path::Path;
 
 fn change_in_secret(path: &Path, bytes: &[u8]) {
@@ -108,6 +108,44 @@ fn a_withdrawal_that_comes_before_the_manifest_is_remembered() {
     assert_eq!(receiver.failures().keys().collect::<Vec<_>>(), ["bad"]);
     fs::remove_file(a.join("bad")).unwrap();
     assert_same(&a, &b);
+}
+
+/// Nothing of it is read, so that nothing else would show it.
+#[test]
+fn a_file_without_data_that_has_some_by_now_is_withdrawn_and_replaces_nothing() {
+    let (_dir, a, b) = pair();
+    let names = ["empty", "gone", "good", "hole", "still", "swept"];
+    for name in names {
+        write(a.join(name), b"");
+    }
+    write(a.join("good"), b"good");
+    sparse(&a.join("hole"), 3 << 20, &[]);
+    sparse(&a.join("swept"), 3 << 20, &[]);
+    write(b.join("hole"), b"what came before");
+    let mut paths = contents(&a);
+    paths.push("/proc/self/status".into());
+    let sender = Sender::new(&paths, MIDDLE);
+    assert!(sender.source.has_empty());
+    write(a.join("empty"), b"a,b,c");
+    fs::remove_file(a.join("gone")).unwrap();
+    fs::File::options().write(true).open(a.join("hole")).unwrap().write_at(&[1], 7).unwrap();
+    fs::set_permissions(a.join("still"), Permissions::from_mode(0o600)).unwrap();
+    sender.source.look_at_empty();
+    sender.source.look_at_empty();
+    let told = sender.withdrawn.lock().unwrap().clone();
+    let all: Vec<_> = told.iter().map(|w| w.path.as_str()).collect();
+    assert_eq!(all, ["empty", "gone", "hole", "status"], "once each");
+    assert!(told[..3].iter().all(|w| w.reason.contains("changed while being sent")), "{told:?}");
+    assert!(told[3].reason.contains("send - <"), "{told:?}");
+    let mut options = FolderOptions::new(&b);
+    options.overwrite = true;
+    let mut receiver = sender.receiver(Destination::Folder(options));
+    told.iter().for_each(|w| receiver.store.withdraw(w.entry, &w.reason));
+    receiver.carry(&sender, sender.order());
+    assert_eq!(receiver.failures().into_keys().collect::<Vec<_>>(), all);
+    assert_eq!(fs::read(b.join("hole")).unwrap(), b"what came before");
+    let left: Vec<_> = names.into_iter().filter(|name| b.join(name).exists()).collect();
+    assert_eq!(left, ["good", "hole", "still", "swept"]);
 }
 
 #[test]

@@ -18,6 +18,10 @@ use std::sync::{Arc, Mutex};
 /// The reason that receivers and the report show.
 pub(crate) const CHANGED: &str = "changed while being sent: send it again when it is at rest";
 
+/// The same of a file whose size was told as 0.
+const NO_SIZE: &str =
+    "its file system tells no size of it: send what comes out of it by `send - <`";
+
 /// Read and hashed at a time, while it is in the processor's cache.
 const STEP: usize = 128 << 10;
 
@@ -103,6 +107,21 @@ impl Files {
     pub(super) fn looks_the_same(&self, entry: u32) -> Result<bool, String> {
         let fd = self.open(entry)?;
         self.look(entry, &fd).map(|touched| !touched)
+    }
+
+    /// Whether a file that held no data is still as it was. An error is a reason to withdraw it.
+    pub(super) fn look_at_empty(&self, entry: u32) -> Result<(), String> {
+        let fd = self.open(entry)?;
+        let beyond = match self.tree.file_size(EntryId(entry)) {
+            Some(0) => rustix::io::pread(&fd, &mut [0; 1], 0),
+            _ => Ok(0), // A hole that is written to has another modification time.
+        };
+        self.look(entry, &fd)?;
+        match beyond {
+            Ok(0) => Ok(()),
+            Ok(_) => Err(NO_SIZE.into()),
+            Err(error) => Err(format!("cannot be read: {}", explain(error))),
+        }
     }
 
     fn open(&self, entry: u32) -> Result<Arc<OwnedFd>, String> {

@@ -12,7 +12,8 @@
 //! session must tell the receivers ([`super::Store::withdraw`]). A pipe's input has nothing beside it that
 //! could still arrive: when it cannot be read again the session is over ([`ContentSource::lost`]).
 //!
-//! Every read of a file is followed by a look at size and times. When only the change time moved (a chmod, a
+//! Every read of a file is followed by a look at size and times; those without data, of which nothing is read, are looked at
+//! when the session asks for it ([`ContentSource::look_at_empty`]). When only the change time moved (a chmod, a
 //! new hard link), and whenever a block is read again for repair, whole groups are compared with their
 //! recorded digests. So are those of a pipe's input that is no spool, when bytes are pulled: unless it is a file
 //! that nobody has touched, and once where pieces of a group are pulled one after the other.
@@ -242,6 +243,23 @@ impl ContentSource {
     pub fn give_up(&self, entry: EntryId, reason: &str) {
         if !self.is_withdrawn(entry.0) {
             self.withdraw(entry.0, reason.to_owned(), false);
+        }
+    }
+
+    /// Whether there are files without data.
+    pub fn has_empty(&self) -> bool {
+        matches!(self.content, Content::Files(_)) && self.tree.empty_files().next().is_some()
+    }
+
+    /// Withdraws files without data that are not as they were: an open file and a call or two for each.
+    pub fn look_at_empty(&self) {
+        let Content::Files(files) = &self.content else { return };
+        for EntryId(entry) in self.tree.empty_files() {
+            if !self.is_withdrawn(entry)
+                && let Err(reason) = files.look_at_empty(entry)
+            {
+                self.withdraw(entry, reason, false);
+            }
         }
     }
 

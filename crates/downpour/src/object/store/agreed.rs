@@ -56,8 +56,7 @@ impl Store {
 
     /// Files without data have no groups: they are looked at with the tree.
     pub(super) fn check_empty(&self, tree: &Tree) {
-        let empty = |id: &EntryId| tree.file_size(*id).is_some() && tree.extents(*id).is_empty();
-        for id in tree.ids().filter(empty) {
+        for id in tree.empty_files() {
             if let Err(why) = self.check_agreed(tree, id) {
                 self.fail_object(id, why);
             }
