@@ -14,16 +14,13 @@ use crate::object::{
 };
 use crate::receipt::{content_beneath, is_beneath};
 use downpour_catalog::ErrorClass;
-use rustix::fs::{AtFlags, Dir, Mode, OFlags, Stat, mkdirat, statat};
+use rustix::fs::{AtFlags, Mode, OFlags, Stat, mkdirat, statat};
 use rustix::io::Errno;
 use std::fs::File;
 use std::io::Write as _;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-
-/// How the files in `.downpour` begin.
-const STAGED: &str = "product-";
 
 /// What is there is compared up to this size: the session waits meanwhile.
 const COMPARED_MAX: u64 = 64 << 20;
@@ -81,9 +78,7 @@ impl Folder {
         lane: Option<&str>,
         ours: Arc<Ours>,
     ) -> Result<Self, OpenError> {
-        let folder = Self { path: path.to_owned(), claim: Claim::open(path, lane)?, ours };
-        folder.sweep().map_err(|error| OpenError::of(path, error))?;
-        Ok(folder)
+        Ok(Self { path: path.to_owned(), claim: Claim::open(path, lane)?, ours })
     }
 
     /// Where products get their names.
@@ -91,20 +86,9 @@ impl Folder {
         self.claim.out()
     }
 
-    /// Removes what was not delivered.
-    fn sweep(&self) -> Result<(), Errno> {
-        for left in Dir::read_from(self.claim.folder())?.flatten() {
-            if left.file_name().to_bytes().starts_with(STAGED.as_bytes()) {
-                let _ =
-                    rustix::fs::unlinkat(self.claim.folder(), left.file_name(), AtFlags::empty());
-            }
-        }
-        Ok(())
-    }
-
     /// A new, empty file for a product.
     pub(super) fn stage(&self, number: u64) -> Result<Staged, PlaceError> {
-        let (name, folder) = (format!("{STAGED}{number}"), self.claim.folder().clone());
+        let (name, folder) = (format!("{}{number}", Claim::STAGED), self.claim.folder().clone());
         // Read where it has to be copied.
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::TRUNC;
         let opened = open_in(&folder, name.as_bytes(), flags, Mode::from_raw_mode(0o644));
@@ -259,7 +243,7 @@ fn class_of(error: Errno) -> ErrorClass {
 impl Drop for Folder {
     fn drop(&mut self) {
         // Of no use to a later session, which removes it if it cannot be removed now.
-        let _ = self.sweep();
+        let _ = self.claim.sweep();
         let _ = self.claim.remove();
     }
 }
@@ -304,6 +288,13 @@ mod tests {
         assert!(!root.path().join(".downpour").exists(), "nothing is left");
         let tree = SingleTarget::open(root.path(), false).unwrap();
         assert!(matches!(open(None), Err(OpenError::Locked(_))));
+        // As a receiver of products leaves it that is killed.
+        let left = root.path().join(".downpour/product-7");
+        std::fs::write(&left, "half").unwrap();
+        drop(tree);
+        assert!(left.exists());
+        let tree = SingleTarget::open(root.path(), false).unwrap();
+        assert!(!left.exists(), "a tree is no heir of products");
         drop(tree);
         assert!(!is_taken() && open(None).is_ok());
     }

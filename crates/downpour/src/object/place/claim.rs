@@ -6,14 +6,15 @@
 //!    contents come again, is made writable until the end; one that others share (lanes) is not. Its own mode is kept in the
 //!    file `mode`, so that whoever has the lock sets it back: also after one that was killed, or that came at the same time.
 //!    Who comes in the moment in which another one ends may find it read-only, and has to come again.
-//! 4. Who ends and leaves nothing removes lock and folders. So what was opened may be gone once it is locked: then it is
+//! 4. Whoever has the lock removes products that were not delivered: nobody goes on with them.
+//! 5. Who ends and leaves nothing removes lock and folders. So what was opened may be gone once it is locked: then it is
 //!    opened again.
 
 use super::beneath::{FOLDER_FLAGS, open_in};
 use super::write_all_at;
 use crate::object::scan::explain;
 use crate::object::tree::STAGING_NAME;
-use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags};
+use rustix::fs::{AtFlags, Dir, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 use std::ffi::OsStr;
 use std::fmt;
@@ -77,6 +78,9 @@ pub(crate) struct Claim {
 }
 
 impl Claim {
+    /// How the files of products that are not finished begin.
+    pub(crate) const STAGED: &str = "product-";
+
     /// Makes the target folder if need be, and locks it. `lane` is a plain name.
     pub(crate) fn open(out: &Path, lane: Option<&str>) -> Result<Self, OpenError> {
         let target = |reason: String| OpenError::Target { path: out.to_owned(), reason };
@@ -91,7 +95,9 @@ impl Claim {
         let error = match Self::lock(&fd, lane, mode) {
             Ok((folder, lock)) => {
                 let (folder, lane) = (Arc::new(folder), lane.map(str::to_owned));
-                return Ok(Self { out: fd, folder, lock, lane });
+                let claim = Self { out: fd, folder, lock, lane };
+                claim.sweep().map_err(|error| OpenError::of(out, error))?;
+                return Ok(claim);
             }
             // Who has it may need it writable, and sets it back.
             Err(Errno::WOULDBLOCK) => return Err(OpenError::Locked(out.to_owned())),
@@ -176,6 +182,16 @@ impl Claim {
             stat.map(|stat| (stat.st_dev, stat.st_ino))
         };
         at(STAGING_NAME).is_ok_and(|own| at(name) == Ok(own))
+    }
+
+    /// Removes products that were not delivered.
+    pub(crate) fn sweep(&self) -> Result<(), Errno> {
+        for left in Dir::read_from(&self.folder)?.flatten() {
+            if left.file_name().to_bytes().starts_with(Self::STAGED.as_bytes()) {
+                let _ = rustix::fs::unlinkat(&self.folder, left.file_name(), AtFlags::empty());
+            }
+        }
+        Ok(())
     }
 
     pub(crate) const fn is_lane(&self) -> bool {
