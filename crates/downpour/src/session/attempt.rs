@@ -5,7 +5,7 @@
 
 use super::account::{ReceiverAccount, receiver_snapshot};
 use super::asking::{clock, listen, lost, next_event, outlast, send_receipt};
-use super::ended::{Ended, Followed, Over};
+use super::ended::{Ended, Followed, Over, by_user};
 use super::hearing::{buffer_notice, false_notice, stream_in};
 use super::host::Host;
 use super::keeper::{Keeper, Kept, open_keeper};
@@ -44,9 +44,6 @@ const TICK: Duration = Duration::from_millis(200);
 
 /// How long what a lost sender has sent is read and stored.
 const DRAIN_TIME: Duration = Duration::from_secs(5);
-
-/// Why a receiver goes whose user ends it.
-const INTERRUPTED: &str = "interrupted; what has arrived is kept for the next attempt";
 
 /// After so many false blocks the stream is left (`docs/protocol.md#KEY-4`).
 const FALSE_BLOCKS_MAX: u32 = 3;
@@ -713,7 +710,7 @@ impl Run<'_> {
         let mut goes_on = !matches!(verdict, Verdict::Failed(ErrorClass::Interrupted, _));
         let mut failure = match &verdict {
             Verdict::Failed(class, reason) => Some((*class, reason.clone())),
-            Verdict::Interrupted => Some((ErrorClass::Interrupted, INTERRUPTED.to_owned())),
+            Verdict::Interrupted => Some(by_user(&self.plan.target)),
             Verdict::Complete(_) | Verdict::SenderLost(_) => None,
         };
         if let Some((_, reason)) = &failure {

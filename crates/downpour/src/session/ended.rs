@@ -1,7 +1,7 @@
 //! How an attempt ends, what came of it, and what of that the next one is told.
 
 use super::account::ReceiverAccount;
-use crate::cli::{Fault, ReceivePlan};
+use crate::cli::{Fault, ReceivePlan, Target};
 use crate::object::{Obstacle, PipeOut, Placed, Summary};
 use crate::product::Bookmark;
 use crate::report::{ReceiverState, Report};
@@ -48,6 +48,17 @@ pub(super) struct Over {
     pub(super) interrupted: bool,
     /// The session goes on without this side: the sender has its receipt or its goodbye.
     pub(super) goes_on: bool,
+}
+
+/// Why a receiver goes whose user ends it.
+pub(super) fn by_user(target: &Target) -> (ErrorClass, String) {
+    let why = match target {
+        Target::Tree(_) | Target::Device(_) => {
+            "interrupted; what has arrived is kept for the next attempt"
+        }
+        Target::Pipe | Target::Discard => "interrupted",
+    };
+    (ErrorClass::Interrupted, why.to_owned())
 }
 
 impl Over {
