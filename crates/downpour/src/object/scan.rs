@@ -10,7 +10,7 @@
 //!
 //! Deliberately absent: filters.
 
-use super::limits::{FILE_EXTENTS_MAX, PROBLEMS_LISTED_MAX};
+use super::limits::{FILE_EXTENTS_MAX, PATH_LEN_MAX, PROBLEMS_LISTED_MAX};
 use super::tree::{
     EntryId, Extents, Meta, Mtime, NewEntry, NewKind, STAGING_NAME, Tree, TreeBuilder, TreeError,
     Xattr, printable,
@@ -363,6 +363,13 @@ impl Walk<'_> {
         }
         if let Err(error) = rustix::fs::accessat(folder, at, Access::READ_OK, AtFlags::EACCESS) {
             self.problem(found.path, explain(error));
+            return Ok(());
+        }
+        // Later it is opened by its whole path.
+        if found.path.as_os_str().len() > PATH_LEN_MAX {
+            let reason =
+                "its path is too long from here: go into one of its folders, and send from there";
+            self.problem(found.path, reason);
             return Ok(());
         }
         let id = self.builder.tree().len();

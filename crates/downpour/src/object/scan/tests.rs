@@ -135,6 +135,29 @@ fn a_folder_that_cannot_be_read_is_named() {
     assert!(error.contains("tree/sub: permission denied"), "{error}");
 }
 
+/// The walk gets there by folders, which the reading does not.
+#[test]
+fn what_lies_too_far_from_here_to_be_read_is_told_before_it_is_sent() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("near"), b"x").unwrap();
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY;
+    let mut at = rustix::fs::open(dir.path(), flags, Mode::empty()).unwrap();
+    let name = "n".repeat(250);
+    for _ in 0..17 {
+        rustix::fs::mkdirat(&at, name.as_str(), Mode::RWXU).unwrap();
+        at = rustix::fs::openat(&at, name.as_str(), flags, Mode::empty()).unwrap();
+    }
+    let far = OFlags::WRONLY | OFlags::CREATE;
+    drop(rustix::fs::openat(&at, "far", far, Mode::RUSR).unwrap());
+    // Short enough for a receiver, who counts from its own folder.
+    let top = dir.path().join(&name).join(&name);
+    let error = Scan::new(std::slice::from_ref(&top), &ScanOptions::default()).unwrap_err();
+    assert!(error.to_string().contains("send from there"), "{error}");
+    let skips = ScanOptions { skip_unreadable: true, ..ScanOptions::default() };
+    let scan = Scan::new(&[top, dir.path().join("near")], &skips).unwrap();
+    assert_eq!((scan.notices().len(), scan.tree().files()), (1, 1));
+}
+
 #[test]
 fn the_same_name_twice_is_refused() {
     let dir = folder();
@@ -204,14 +227,14 @@ fn what_has_attributes_that_cannot_be_read_is_a_problem_and_not_told_as_without(
     let dir = folder();
     let tree = dir.path().join("tree");
     let mut at = rustix::fs::open(&tree, OFlags::DIRECTORY, Mode::empty()).unwrap();
-    // Attributes are read by the whole path, and the system takes none as long as this file's.
+    // Attributes are read by the whole path, and the system takes none as long as that of the last folder.
     let last = 4085 - (tree.as_os_str().len() + 15 * 255 + 1);
     for len in [[254; 15].as_slice(), &[last]].concat() {
         let name = "z".repeat(len);
-        rustix::fs::mkdirat(&at, &name, Mode::RWXU).unwrap();
+        rustix::fs::mkdirat(&at, name.as_str(), Mode::RWXU).unwrap();
         at = rustix::fs::openat(&at, &name, OFlags::DIRECTORY, Mode::empty()).unwrap();
     }
-    rustix::fs::openat(&at, "longer-than-10", OFlags::CREATE, Mode::RWXU).unwrap();
+    rustix::fs::mkdirat(&at, "longer-than-10", Mode::RWXU).unwrap();
     let scan = |xattrs, skip_unreadable| {
         Scan::new(&[tree.join("")], &ScanOptions { xattrs, skip_unreadable })
     };
