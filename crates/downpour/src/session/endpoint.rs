@@ -8,6 +8,7 @@ use super::feeding::Feed;
 use super::roster::{Newcomer, Roster, Told};
 use super::standing::{Heard, Owner};
 use super::unsent::Unsent;
+use crate::object::printable;
 use downpour_proto::sender::Delivery;
 use downpour_proto::{BlockId, BlockKind, Code, RangeSet, ReceiverId};
 use downpour_transport::control::{
@@ -101,6 +102,18 @@ impl Stand {
         let (receiver, old) = self.roster.join(who);
         old.map(|old| self.receipts.remove(&old));
         (receiver, old)
+    }
+
+    /// Gives up those that joined and never listened, and says so; who they are.
+    pub(super) fn expire(&mut self, now: Instant) -> Vec<ReceiverId> {
+        let gone = self.roster.expire(now);
+        for id in &gone {
+            let Some(member) = self.roster.find(*id) else { continue };
+            let name = printable(member.name.as_bytes());
+            let why = "joined, and was not heard of again: look whether its disk answers";
+            self.news.push(format!("{name} {why}"));
+        }
+        gone
     }
 
     /// Takes a receipt; whether its receiver has ended with it.
@@ -445,11 +458,25 @@ impl Endpoint {
 
 #[cfg(test)]
 mod tests {
+    use super::super::roster::LISTEN_TIME_MAX;
     use super::super::roster::Newcomer;
-    use super::super::roster::tests::last_receipt;
+    use super::super::roster::tests::{last_receipt, newcomer};
     use super::{Stand, first_block};
     use downpour_transport::control::InstanceId;
     use downpour_transport::identity::Identity;
+    use std::time::Instant;
+
+    #[test]
+    fn who_joined_and_is_given_up_is_named_before_the_start() {
+        let mut stand = Stand::default();
+        stand.join(newcomer("n1", 1));
+        let now = Instant::now();
+        assert!(stand.expire(now).is_empty());
+        let late = now + LISTEN_TIME_MAX;
+        assert_eq!((stand.expire(late).len(), stand.expire(late).len()), (1, 0));
+        let told = "n1 joined, and was not heard of again: look whether its disk answers";
+        assert_eq!(stand.take_news(late), [told]);
+    }
 
     // docs/protocol.md#PROD-1, #PROD-14
     #[test]

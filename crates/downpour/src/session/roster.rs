@@ -428,7 +428,7 @@ pub(super) mod tests {
     use std::collections::BTreeSet;
     use std::time::Instant;
 
-    fn newcomer(name: &str, instance: u8) -> Newcomer {
+    pub(in crate::session) fn newcomer(name: &str, instance: u8) -> Newcomer {
         Newcomer {
             name: name.to_owned(),
             node: Identity::generate().public_key(),

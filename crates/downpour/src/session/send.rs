@@ -224,7 +224,7 @@ fn observe(opened: &Open, ledger: &mut Ledger, snapshot: &SendSnapshot) -> bool 
     }
     let mut stand = shared.stand();
     stand.tell_withdrawn();
-    for gone in stand.roster.expire(Instant::now()) {
+    for gone in stand.expire(Instant::now()) {
         shared.driver.set_delivery(gone, Delivery::Ended);
         shared.tell_owner(Heard::Away { receiver: gone });
     }
