@@ -1,11 +1,34 @@
 //! Who runs a session: somebody at a terminal, or a program that holds a handle.
 
+use super::faults;
 use super::signals::Requests;
 use crate::cli::Fault;
 use crate::descriptors;
 use crate::progress::{Progress, Snapshot};
+use crate::report::Report;
 use crate::ticket::Ticket;
+use std::thread;
 use tokio::sync::{mpsc, oneshot, watch};
+
+/// As much as the main thread has: the walk goes as deep as folders do.
+const STACK_LEN: usize = 8 << 20;
+
+/// Runs the session of a terminal on a runtime and a thread of its own. The system gives signals to the main thread as long
+/// as that takes them, and one that a disk holds up takes none: so all that does is wait.
+pub(super) fn beside_main<S>(session: impl FnOnce() -> S + Send) -> Result<Report, Fault>
+where
+    S: Future<Output = Result<Report, Fault>>,
+{
+    let mut builder = tokio::runtime::Builder::new_multi_thread();
+    let runtime = builder.worker_threads(2).enable_all().build().map_err(faults::threads)?;
+    thread::scope(|scope| {
+        let thread = thread::Builder::new().name("downpour-session".to_owned());
+        let run = || runtime.block_on(session());
+        let running = thread.stack_size(STACK_LEN).spawn_scoped(scope, run);
+        let ended = running.map_err(faults::threads)?.join();
+        ended.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
+}
 
 /// Is shown how the session goes, and can end it.
 pub(super) enum Host {

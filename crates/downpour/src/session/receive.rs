@@ -8,7 +8,7 @@ use super::account::ReceiverAccount;
 use super::attempt::{Attempt, attempt};
 use super::ended::{Ended, Followed, Over};
 use super::faults;
-use super::host::Host;
+use super::host::{Host, beside_main};
 use super::keeper::taken;
 use super::staying::Stayed;
 use crate::cli::{Exit, Fault, ReceivePlan, Target};
@@ -48,9 +48,7 @@ const STAY_PAUSE: (Duration, Duration) = (Duration::from_millis(500), Duration::
 
 /// Receives what a ticket's sender sends, and reports it.
 pub fn receive(plan: ReceivePlan) -> Result<Report, Fault> {
-    let mut builder = tokio::runtime::Builder::new_multi_thread();
-    let runtime = builder.worker_threads(2).enable_all().build().map_err(faults::threads)?;
-    runtime.block_on(async {
+    beside_main(|| async {
         let home = Home::locate().map_err(|error| faults::home(&error))?;
         let identity = faults::identity(&home)?;
         let clerk = match &plan.target {

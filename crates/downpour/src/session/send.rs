@@ -11,7 +11,7 @@ use super::carried::Carried;
 use super::endpoint::Shared;
 use super::faults;
 use super::feeding::Feed;
-use super::host::Host;
+use super::host::{Host, beside_main};
 use super::open::{Giver, Open, open};
 use super::roster::{Member, Roster, Stage};
 use super::standing::{Heard, Opened};
@@ -51,9 +51,7 @@ const LAST_LOOK_TIME: Duration = Duration::from_secs(10);
 
 /// Runs a session and reports it.
 pub fn send(plan: SendPlan) -> Result<Report, Fault> {
-    let mut builder = tokio::runtime::Builder::new_multi_thread();
-    let runtime = builder.worker_threads(2).enable_all().build().map_err(faults::threads)?;
-    runtime.block_on(async {
+    beside_main(|| async {
         let giver = Giver::at_home()?;
         let mut host = Host::terminal(plan.output.quiet)?;
         run(&plan, &giver, &mut host).await.map(|done| done.report)

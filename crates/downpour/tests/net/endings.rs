@@ -3,7 +3,7 @@
 use crate::payload;
 use crate::program::{HANG, Running, Scratch};
 use crate::sessions::{OneFile, address, receiver, sender};
-use crate::skipped::skipped;
+use crate::skipped::{not_here, skipped};
 use downpour::report::{ReceiverState, Report};
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 use std::fs::{self, File};
@@ -54,6 +54,51 @@ fn a_receiver_that_its_output_holds_up_lets_the_others_go_on_and_is_ended_by_sig
     }
     let ended = held.wait();
     assert_eq!(ended.code, BY_INTERRUPT, "{ended:?}");
+}
+
+/// A file system whose server answers nothing, as of a share of the network that is away.
+struct Silent(PathBuf, Option<File>);
+
+impl Silent {
+    /// `None` where none may be mounted.
+    fn mount(at: &Path) -> Option<Self> {
+        fs::create_dir(at).unwrap();
+        let server = File::options().read(true).write(true).open("/dev/fuse").ok()?;
+        let mut mount = Command::new("mount");
+        mount.args(["-i", "-t", "fuse", "-o", "fd=0,rootmode=40000,user_id=0,group_id=0"]);
+        mount.arg("downpour-test").arg(at).stdin(server.try_clone().unwrap());
+        mount.status().is_ok_and(|status| status.success()).then(|| Self(at.into(), Some(server)))
+    }
+}
+
+impl Drop for Silent {
+    fn drop(&mut self) {
+        // Whoever waits for it is told that it is gone.
+        self.1 = None;
+        let _ = Command::new("umount").arg("-l").arg(&self.0).status();
+    }
+}
+
+#[test]
+fn a_receiver_whose_target_does_not_answer_is_ended_by_signals() {
+    let session = OneFile::new(1);
+    let mut held = session.receiver(0, &[]);
+    held.until(|held| held.err().contains("phase=waiting").then_some(()));
+    let Some(_silent) = Silent::mount(&session.scratch.path("r0")) else {
+        let test = "a_receiver_whose_target_does_not_answer_is_ended_by_signals";
+        return not_here(test, "no file system of /dev/fuse may be mounted");
+    };
+    let _sender = session.sender(&["--receivers", "1"]);
+    held.until(|held| held.waits_for_fuse().then_some(()));
+    let end = Instant::now() + HANG;
+    while !held.is_over() {
+        assert!(Instant::now() < end, "it hangs:\n{}", held.err());
+        held.terminate();
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let ended = held.wait();
+    assert_eq!(ended.code, BY_TERMINATION, "{ended:?}");
+    assert!(ended.err.contains("ended at once by a signal"), "{ended:?}");
 }
 
 /// The pipe stays open, and nobody writes to it.

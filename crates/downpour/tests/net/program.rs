@@ -169,6 +169,15 @@ impl Running {
         caught.is_some_and(|mask| wanted.iter().all(|bit| mask & bit != 0))
     }
 
+    /// Whether one of its threads waits for a file system of /dev/fuse.
+    pub(crate) fn waits_for_fuse(&self) -> bool {
+        let threads = fs::read_dir(format!("/proc/{}/task", self.child.id())).into_iter().flatten();
+        threads.flatten().any(|thread| {
+            let place = fs::read_to_string(thread.path().join("wchan")).unwrap_or_default();
+            place.contains("fuse")
+        })
+    }
+
     /// As a terminal that is closed.
     pub(crate) fn hang_up(&self) {
         kill_process(Pid::from_child(&self.child), Signal::HUP).expect("our child");
