@@ -1,7 +1,7 @@
 //! Runs an experiment: each cell, each program, each repeat, on a fresh network.
 //!
 //! Every run is written to `runs.jsonl` when it is over, so that nothing is lost when the campaign is stopped. One is never begun
-//! where another has its runs.
+//! where it would replace anything.
 //! Repeats go round and round over the programs, so that a slow minute of the machine hits all alike.
 
 use crate::experiment::{Cell, Experiment};
@@ -24,6 +24,9 @@ use std::time::Duration;
 const RUNS: &str = "runs.jsonl";
 /// Where and with what a campaign ran, beside its runs.
 const SURROUNDINGS: &str = "surroundings.json";
+/// What any campaign, or its page, consists of.
+const WRITTEN: [&str; 6] =
+    [RUNS, SURROUNDINGS, "README.md", "runs.csv", "runs.json", figures::FOLDER];
 
 /// A program as an experiment calls it: its name, and arguments that are added to the sender's.
 struct Call {
@@ -54,7 +57,7 @@ pub(crate) fn run(experiment: &Experiment, (k, n): (usize, usize), out: &Path) -
     let _memory = Memory::of(&cells, &footprint.scratch())?;
     let total = cells.len() * present.len() * experiment.repeats as usize;
     let runs = out.join(RUNS);
-    let mut log = begin(&runs)?;
+    let mut log = begin(out)?;
     let here = out.join(SURROUNDINGS);
     fs::write(&here, serde_json::to_string_pretty(&surroundings)?).map_err(at(&here))?;
     if experiment.keep_logs {
@@ -150,16 +153,24 @@ fn failures(records: &[Record], out: &Path) -> io::Result<()> {
     }
 }
 
-/// Makes the file of a campaign's runs, before anything else is written: another's are hours of work, or still being written.
-fn begin(runs: &Path) -> io::Result<File> {
-    File::create_new(runs).map_err(|e| match e.kind() {
-        io::ErrorKind::AlreadyExists => {
-            at(runs)(
-                "a campaign has its runs here: give another folder with --out, or remove this; if it was stopped, \
-                 `lab join EXPERIMENT FOLDER --out NEW` makes its page",
-            )
-        }
-        _ => at(runs)(e),
+/// Makes the file of a campaign's runs, before anything else is written: another's are hours of work, or still being written, and what
+/// is called as they are may be anybody's.
+fn begin(out: &Path) -> io::Result<File> {
+    let taken = |path: &Path| {
+        at(path)(
+            "this is here already, and a campaign would replace it: give another folder with --out, or remove this; if a \
+             campaign was stopped here, `lab join EXPERIMENT FOLDER --out NEW` makes its page",
+        )
+    };
+    let here = WRITTEN.map(|name| out.join(name));
+    if let Some(path) = here.iter().find(|path| path.symlink_metadata().is_ok()) {
+        return Err(taken(path));
+    }
+    let runs = out.join(RUNS);
+    File::create_new(&runs).map_err(|e| match e.kind() {
+        // Another began at this moment.
+        io::ErrorKind::AlreadyExists => taken(&runs),
+        _ => at(&runs)(e),
     })
 }
 
@@ -362,7 +373,9 @@ fn line(record: &Record) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{Call, RUNS, SURROUNDINGS, check, failures, join, last_of_others, untrue};
+    use super::{
+        Call, RUNS, SURROUNDINGS, WRITTEN, begin, check, failures, join, last_of_others, untrue,
+    };
     use crate::experiment::{Cell, Experiment};
     use crate::page::Surroundings;
     use crate::record::Record;
@@ -441,6 +454,20 @@ mod tests {
         let none = Cell { feed_from: late, feed_for: brief, feed: feed("synthetic-model"), ..cell };
         assert!(told(none).contains("no product"));
         assert!(check(&[], &call).is_err());
+    }
+
+    #[test]
+    fn a_campaign_replaces_nothing() {
+        for name in WRITTEN {
+            let folder = tempfile::tempdir().unwrap();
+            let path = folder.path().join(name);
+            fs::write(&path, "mine").unwrap();
+            let told = begin(folder.path()).unwrap_err().to_string();
+            assert!(told.contains(name) && told.contains("give another folder"), "{told}");
+            assert_eq!(fs::read_to_string(&path).unwrap(), "mine");
+            fs::rename(path, folder.path().join("notes")).unwrap();
+            begin(folder.path()).unwrap();
+        }
     }
 
     #[test]

@@ -48,12 +48,9 @@ fn file_name(text: &str) -> String {
     text.replace(" %", "").replace(", ", "-").replace(|c| !kept(c), "-")
 }
 
-/// Makes place for a campaign's logs: none of another's stay.
+/// Makes place for a campaign's logs.
 pub(crate) fn begin(out: &Path) -> io::Result<()> {
     let folder = out.join(FOLDER);
-    if folder.exists() {
-        fs::remove_dir_all(&folder).map_err(at(&folder))?;
-    }
     fs::create_dir(&folder).map_err(at(&folder))
 }
 

@@ -55,7 +55,7 @@ enum Verb {
     Run {
         /// The experiment, such as crates/lab/experiments/short.toml
         file: PathBuf,
-        /// Where the figures go, where no other campaign's are; a folder named after the experiment, and its part, when absent
+        /// Where the figures go, where no others are; a folder named after the experiment, and its part, when absent
         #[arg(long, value_name = "DIR")]
         out: Option<PathBuf>,
         /// Only these programs
