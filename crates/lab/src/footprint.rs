@@ -8,7 +8,7 @@
 //! 2. `lab clean` removes what neither did, of labs that are no more: one that is at work holds a lock on its folder, whatever its
 //!    program is called.
 
-use crate::{at, shell};
+use crate::{at, say, shell};
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs::{self, File};
 use std::io::{self, BufRead as _, BufReader};
@@ -51,9 +51,10 @@ impl Footprint {
             .spawn()?;
         let mut ready = String::new();
         BufReader::new(guard.stdout.take().expect("piped")).read_line(&mut ready)?;
-        fs::create_dir_all(scratch(&name))?;
-        let lock = File::open(scratch(&name))?;
-        lock.try_lock().map_err(at(&scratch(&name)))?;
+        let folder = scratch(&name);
+        fs::create_dir_all(&folder).map_err(at(&folder))?;
+        let lock = File::open(&folder).map_err(at(&folder))?;
+        lock.try_lock().map_err(at(&folder))?;
         if let Some(group) = group(&name) {
             for role in ["sender", "receivers", "network"] {
                 // Where groups cannot be made, CPU time stays unknown.
@@ -113,8 +114,25 @@ pub(crate) fn guard(name: &str) -> io::Result<()> {
     Ok(())
 }
 
-/// Removes what labs left that are no more; gives their names.
-pub(crate) fn clean() -> Vec<String> {
+/// Removes what labs left that are no more, and says which; an error where some of it is still there.
+pub(crate) fn clean() -> io::Result<()> {
+    let names = left();
+    names.iter().for_each(|name| remove(name));
+    let still_there = left();
+    let (stayed, gone): (Vec<String>, _) =
+        names.into_iter().partition(|name| still_there.contains(name));
+    gone.iter().for_each(|name| say(format!("removed {name}")));
+    match &stayed[..] {
+        [] => Ok(()),
+        _ => Err(io::Error::other(format!(
+            "{} could not be removed: run `lab clean` as root, with nothing mounted there",
+            stayed.join(", ")
+        ))),
+    }
+}
+
+/// What labs left that are no more.
+fn left() -> Vec<String> {
     let mut names: Vec<String> = namespaces().iter().filter_map(|name| owner(name)).collect();
     let folders = [Some(PathBuf::from(SCRATCH)), group_root()];
     for folder in folders.into_iter().flatten() {
@@ -124,7 +142,6 @@ pub(crate) fn clean() -> Vec<String> {
     names.sort();
     names.dedup();
     names.retain(|name| !is_running(name));
-    names.iter().for_each(|name| remove(name));
     names
 }
 
@@ -142,7 +159,7 @@ fn is_running(name: &str) -> bool {
     is_held || comm.trim_end() == COMM
 }
 
-/// Whatever is not there, or cannot be removed, is passed over: there is nobody to tell.
+/// Whatever is not there, or cannot be removed, is passed over: of a guard there is nobody to tell.
 fn remove(name: &str) {
     if let Some(group) = group(name) {
         remove_group(&group);

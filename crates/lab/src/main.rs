@@ -168,7 +168,7 @@ fn run(verb: Verb) -> io::Result<()> {
             campaign::join(&experiment::Experiment::read(&file)?, &parts, &out)?;
         }
         Verb::Programs => list(),
-        Verb::Clean => footprint::clean().iter().for_each(|name| say(format!("removed {name}"))),
+        Verb::Clean => footprint::clean()?,
         Verb::Emulator(EmulatorVerb::Check { quick, json }) => {
             can_build()?;
             let rows = emulator::check::check(quick)?;

@@ -114,12 +114,12 @@ fn nothing_stays_behind_of_a_lab_that_was_killed() {
 }
 
 #[test]
-fn clean_removes_what_a_dead_lab_left() {
+fn clean_removes_what_a_dead_lab_left_or_says_that_it_cannot() {
     // No process has this number: it is beyond the kernel's greatest.
     let namespace = "downpour-lab4194999-w";
     let made = Command::new("ip").args(["netns", "add", namespace]).output();
     if !made.is_ok_and(|output| output.status.success()) {
-        return skipped("clean_removes_what_a_dead_lab_left", "needs root");
+        return skipped("clean_removes_what_a_dead_lab_left_or_says_that_it_cannot", "needs root");
     }
     let folder = Path::new("/dev/shm/downpour-lab4194999");
     std::fs::create_dir_all(folder.join("run")).unwrap();
@@ -137,6 +137,18 @@ fn clean_removes_what_a_dead_lab_left() {
     let namespaces = Command::new("ip").args(["netns", "list"]).output().unwrap();
     assert!(!String::from_utf8_lossy(&namespaces.stdout).contains(namespace));
     assert!(!folder.exists());
+
+    // With a file system in it, which nobody else sees, it cannot be removed.
+    std::fs::create_dir_all(folder).unwrap();
+    let script = "mount -t tmpfs none \"$1\" && exec \"$0\" clean";
+    let mut inside = Command::new("unshare");
+    inside.args(["--mount", "sh", "-c", script, env!("CARGO_BIN_EXE_lab")]).arg(folder);
+    let output = inside.output().unwrap();
+    std::fs::remove_dir_all(folder).unwrap();
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success());
+    assert!(error.contains("downpour-lab4194999 could not be removed"), "{error}");
+    assert!(!String::from_utf8_lossy(&output.stdout).contains("downpour-lab4194999"));
 }
 
 /// A folder with the file of this experiment, `small.toml`.
