@@ -71,6 +71,14 @@ impl Shape {
         if !(1.0..f64::INFINITY).contains(&self.burst) {
             return Err("burst, the mean number of losses in a row, is 1 or more".to_owned());
         }
+        // One frame at least comes through between two bursts.
+        let most = self.burst / (1.0 + self.burst);
+        if self.burst > 1.0 && self.loss > most {
+            let Self { loss, burst, .. } = self;
+            return Err(format!(
+                "loss {loss}: in bursts of {burst} the most is {most:.6}; give less, or longer bursts"
+            ));
+        }
         match self.rate {
             Some(rate) if rate < RATE_MIN => Err(format!("rate {rate}: the least is {RATE_MIN}")),
             Some(_) if self.queue < QUEUE_MIN => {
@@ -187,7 +195,7 @@ impl Pipe {
         } else if self.losing {
             1.0 - 1.0 / burst
         } else {
-            (loss / (1.0 - loss) / burst).min(1.0)
+            loss / (1.0 - loss) / burst
         };
         self.losing = self.rng.f64() < lose;
         self.losing

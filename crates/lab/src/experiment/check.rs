@@ -18,9 +18,12 @@ impl Experiment {
         let most = cells.iter().map(|cell| cell.receivers).max().unwrap_or_default();
         let links = self.odd_links(&Shape::default())?;
         check_once("link", links.iter().flat_map(|(which, _)| which))?;
-        for (which, shape) in links {
-            check_receivers("link", &which, most)?;
-            shape.check().map_err(|e| format!("link of receivers {which:?}: {e}"))?;
+        links.iter().try_for_each(|(which, _)| check_receivers("link", which, most))?;
+        // What they do not say they have from the cell.
+        for cell in &cells {
+            for (which, shape) in self.odd_links(&cell.shape())? {
+                shape.check().map_err(|e| format!("link of receivers {which:?}: {e}"))?;
+            }
         }
         check_once("happening", self.happening.iter().flat_map(|befalls| &befalls.receivers))?;
         self.happening.iter().try_for_each(|happening| happening.check(most))?;
@@ -216,5 +219,19 @@ mod tests {
         let befalls = "pauses_at = \"3s\"\n        pauses_for = \"2s\"";
         let nothing = Experiment::parse(&TEXT.replacen(befalls, "", 1)).unwrap_err();
         assert!(nothing.contains("needs joins_at"), "{nothing}");
+    }
+
+    #[test]
+    fn a_loss_that_its_bursts_cannot_come_to_is_refused() {
+        for burst in ["1.0", "1.5"] {
+            let text = TEXT.replacen("burst = 1.0", &format!("burst = {burst}"), 1);
+            Experiment::parse(&text.replacen("0.05]", "0.6]", 1)).unwrap();
+            for (loss, more, whose) in [("0.05]", "0.61]", ""), ("= 0.3", "= 0.61", "link")] {
+                let told = Experiment::parse(&text.replacen(loss, more, 1)).err();
+                let told = told.unwrap_or_default();
+                assert_eq!(burst != "1.0", told.contains("in bursts of 1.5"), "{told}");
+                assert!(told.starts_with(whose) || told.is_empty(), "{told}");
+            }
+        }
     }
 }
