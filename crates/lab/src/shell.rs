@@ -46,12 +46,11 @@ pub(crate) fn prioritised<'a>(priority: &'a str, program: &'a str) -> Vec<&'a st
     }
 }
 
-/// Where a program is; system folders are looked into even when the path leaves them out.
+/// Where a program is.
 pub(crate) fn find(program: &str) -> Option<PathBuf> {
     if program.contains('/') {
         return Path::new(program).is_file().then(|| PathBuf::from(program));
     }
     let path = std::env::var("PATH").unwrap_or_default();
-    let folders = path.split(':').chain(["/usr/sbin", "/sbin"]);
-    folders.map(|folder| Path::new(folder).join(program)).find(|path| path.is_file())
+    path.split(':').map(|folder| Path::new(folder).join(program)).find(|path| path.is_file())
 }

@@ -19,8 +19,11 @@ const HANG: Duration = Duration::from_secs(300);
 /// How it begins to say that the machine lacks something. What is wrong with a file begins with the file.
 const MISSING: &str = "lab: needs ";
 
+/// As after plain `su`: without the system folders in its path.
 fn lab() -> Command {
-    Command::new(env!("CARGO_BIN_EXE_lab"))
+    let mut lab = Command::new(env!("CARGO_BIN_EXE_lab"));
+    lab.env("PATH", "/usr/local/bin:/usr/bin:/bin");
+    lab
 }
 
 /// Rows of `lab emulator check`, or why there can be none.
