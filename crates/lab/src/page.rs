@@ -447,7 +447,8 @@ fn value_shown(name: &str, value: &Value) -> String {
     match value {
         Value::String(text) => text.clone(),
         Value::Number(share) if name == "loss" || name == "reorder" => {
-            let percent = format!("{:.3}", share.as_f64().unwrap_or(0.0) * 100.0);
+            // So that no two shares that differ look alike; further digits are of the multiplication.
+            let percent = format!("{:.10}", share.as_f64().unwrap_or(0.0) * 100.0);
             format!("{} %", percent.trim_end_matches('0').trim_end_matches('.'))
         }
         value => value.to_string(),
@@ -502,7 +503,7 @@ fn drawing(plot: &Plot, records: &[Record]) -> Drawing {
 
 #[cfg(test)]
 mod tests {
-    use super::{drawing, latencies, limits, lost, processor, row};
+    use super::{Drawing, drawing, heading, latencies, limits, lost, processor, row};
     use crate::experiment::{Cell, Plot};
     use crate::meter::Usage;
     use crate::record::{Figures, Latencies, Record};
@@ -584,6 +585,21 @@ mod tests {
         );
         let [first, _] = known;
         assert_eq!(lost(&[first, run(None, 0)]), told);
+    }
+
+    #[test]
+    fn cells_that_differ_by_little_are_not_one() {
+        let run = |loss, wall_s| {
+            let cell = Cell { loss, ..Cell::default() };
+            Record { program: "a".to_owned(), cell, wall_s: Some(wall_s), ..Record::default() }
+        };
+        let runs = [run(0.0, 1.0), run(0.000_001, 2.0), run(0.000_004, 3.0), run(0.07, 4.0)];
+        let (x, y) = ("loss".to_owned(), "wall_s".to_owned());
+        let plot = Plot { x, y, only: Default::default(), title: None, bars: false };
+        let Drawing { columns, lines, .. } = drawing(&plot, &runs);
+        assert_eq!(columns, ["0 %", "0.0001 %", "0.0004 %", "7 %"]);
+        assert_eq!(lines[0].1, [1.0, 2.0, 3.0, 4.0].map(|s| Some([s; 3])));
+        assert_eq!(heading(&runs[1].cell, ["loss"].into_iter()), "loss 0.0001 %");
     }
 
     #[test]
