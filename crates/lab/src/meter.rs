@@ -50,12 +50,12 @@ pub(crate) struct Usage {
     pub(crate) emulator_cpu_s: Option<f64>,
     /// Share of the time in which some program under test waited for a CPU.
     pub(crate) cpu_waited: Option<f64>,
-    /// Share of all cores that the above used.
-    pub(crate) cpu_ours: f64,
+    /// Share of all cores that the above used, as far as that is known.
+    pub(crate) cpu_ours: Option<f64>,
     /// Share of all cores that was in use, others' work of low priority aside.
     pub(crate) cpu_busy: f64,
     /// CPU seconds in use that were nobody's of the above: the kernel's network, other work.
-    pub(crate) other_cpu_s: f64,
+    pub(crate) other_cpu_s: Option<f64>,
     /// Whether CPU was the limit.
     pub(crate) cpu_bound: bool,
     /// Whether the machine was full: of network work in the kernel, or of others' work.
@@ -88,13 +88,13 @@ impl Meter {
         let sender = between(self.sender_s, earlier.sender_s);
         let all = between(self.receivers_s, earlier.receivers_s);
         let network = between(self.network_s, earlier.network_s);
-        let ours: f64 = [sender, all, network].into_iter().flatten().sum();
+        let ours = [sender, all, network].into_iter().flatten().reduce(|a, b| a + b);
         let low_others = between(self.low_ours_s, earlier.low_ours_s)
-            .map_or(0.0, |ours| (self.low_s - earlier.low_s - ours).max(0.0));
+            .map_or(0.0, |low_ours| (self.low_s - earlier.low_s - low_ours).max(0.0));
         let spare = self.idle_s - earlier.idle_s + low_others;
         // Which priority was at work is sampled.
-        let busy_s = (span * cores() - spare).max(ours);
-        let (cpu_ours, cpu_busy) = (ours / span / cores(), busy_s / span / cores());
+        let busy_s = (span * cores() - spare).max(ours.unwrap_or_default());
+        let (cpu_ours, cpu_busy) = (ours.map(|s| s / span / cores()), busy_s / span / cores());
         let one_core = [sender, all.map(|all| all / receivers.max(1) as f64)];
         let on_one_core = one_core.into_iter().flatten().fold(0.0, f64::max) / span;
         Usage {
@@ -104,8 +104,9 @@ impl Meter {
             cpu_waited: between(self.waited_s, earlier.waited_s).map(|s| s / span),
             cpu_ours,
             cpu_busy,
-            other_cpu_s: busy_s - ours,
-            cpu_bound: cpu_ours >= OURS_BOUND || on_one_core >= CORE_BOUND,
+            other_cpu_s: ours.map(|ours| busy_s - ours),
+            cpu_bound: cpu_ours.is_some_and(|share| share >= OURS_BOUND)
+                || on_one_core >= CORE_BOUND,
             cpu_full: cpu_busy >= FULL,
             backlog_drops: self.dropped - earlier.dropped,
         }
@@ -177,8 +178,17 @@ mod tests {
             let [before, after] = ten_seconds(low_ours_s);
             let usage = after.since(&before, 1);
             assert!((usage.cpu_busy * 10.0 * cores() - busy_s).abs() < 1e-6, "{usage:?}");
-            assert!((usage.other_cpu_s - (busy_s - 7.0)).abs() < 1e-6, "{usage:?}");
-            assert!(usage.cpu_busy >= usage.cpu_ours, "{usage:?}");
+            assert!((usage.other_cpu_s.unwrap() - (busy_s - 7.0)).abs() < 1e-6, "{usage:?}");
+            assert!(usage.cpu_busy >= usage.cpu_ours.unwrap(), "{usage:?}");
         }
+    }
+
+    #[test]
+    fn without_control_groups_what_the_programs_used_is_unknown_and_no_zero() {
+        let unknown = |meter: Meter| Meter { sender_s: None, ..meter };
+        let [before, after] = ten_seconds(None).map(unknown);
+        let usage = after.since(&before, 1);
+        assert_eq!((usage.cpu_ours, usage.other_cpu_s), (None, None));
+        assert!((usage.cpu_busy * 10.0 * cores() - 10.0).abs() < 1e-6, "{usage:?}");
     }
 }

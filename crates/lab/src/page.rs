@@ -335,9 +335,9 @@ fn row(text: &mut String, name: &str, wanted: usize, runs: &[&Record]) -> std::f
             last.push(words);
         }
     }
-    let percent = |share: fn(&Record) -> f64| {
+    let percent = |share: fn(&Record) -> Option<f64>| {
         let shares = runs.iter().filter(|record| record.has_delivered());
-        let shares = shares.map(|record| share(record) * 100.0);
+        let shares = shares.filter_map(|record| Some(share(record)? * 100.0));
         median(shares).map_or("-".to_owned(), |[middle, ..]| format!("{middle:.0}"))
     };
     let a_gb = |figure: &str, each: bool| {
@@ -350,7 +350,7 @@ fn row(text: &mut String, name: &str, wanted: usize, runs: &[&Record]) -> std::f
         let values = runs.iter().filter_map(of);
         median(values).map_or("-".to_owned(), |[middle, ..]| format!("{middle:.2}"))
     };
-    let (ours, busy) = (percent(|r| r.usage.cpu_ours), percent(|r| r.usage.cpu_busy));
+    let (ours, busy) = (percent(|r| r.usage.cpu_ours), percent(|r| Some(r.usage.cpu_busy)));
     writeln!(
         text,
         "| {name} | {complete} | {} | {} | {} | {} | {} | {} | {} / {} | {} / {} | {ours} / {busy} %{limits} | {lost} | {} |",
