@@ -254,6 +254,7 @@ fn run_one(
     let ran = (call.program.run)(&mut stage);
     let after = passed(&network);
     let outcome = stage.judge(ran)?;
+    memory::check_full(cell, &footprint.scratch(), &outcome.trouble)?;
     network.check()?;
     let after = after?;
     let lost_socket = network.receivers.iter().map(Host::buffer_errors).sum::<io::Result<u64>>()?;

@@ -17,11 +17,15 @@ use rustix::fs::{FallocateFlags, fallocate, statvfs};
 use rustix::thread::disable_transparent_huge_pages;
 use std::fs::{self, File};
 use std::io::{self, Read as _};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 const PAGE_BYTES: u64 = 4096;
 /// Of each so many bytes a page is kept: less than the least block that is reported.
 const PIECE_BYTES: u64 = 1 << 20;
+
+/// Where less is free somebody's write has failed.
+const FULL_BYTES: u64 = 1 << 20;
 
 /// See the top of this file.
 pub(crate) struct Memory {
@@ -56,9 +60,8 @@ fn fills(cell: &Cell) -> u64 {
 
 /// Refuses runs that this machine has no room for: programs would be blamed for it, and whoever else is at work there would suffer.
 pub(crate) fn check_room(cells: &[Cell], folder: &Path) -> io::Result<()> {
-    let tmpfs = statvfs(folder).map_err(at(folder))?;
-    let free = tmpfs.f_bavail.saturating_mul(tmpfs.f_frsize);
-    let room = free.min(available(&fs::read_to_string("/proc/meminfo")?).unwrap_or(u64::MAX));
+    let available = available(&fs::read_to_string("/proc/meminfo")?);
+    let room = free(folder)?.min(available.unwrap_or(u64::MAX));
     match cells.iter().find(|cell| fills(cell) > room) {
         None => Ok(()),
         Some(cell) => Err(at(folder)(format!(
@@ -69,6 +72,32 @@ pub(crate) fn check_room(cells: &[Cell], folder: &Path) -> io::Result<()> {
             Size(room >> 20 << 20),
         ))),
     }
+}
+
+/// An error where a run that failed had no room: that is none of its program's doing. It may have removed since what it could not
+/// finish, and then there is less than it needs all the same.
+pub(crate) fn check_full(cell: &Cell, folder: &Path, trouble: &str) -> io::Result<()> {
+    let free = free(folder)?;
+    let is_full = || free < FULL_BYTES || free.saturating_add(holds(folder)) < fills(cell);
+    match !trouble.is_empty() && is_full() {
+        true => Err(at(folder)(format!("it was full: make room and run this again: {trouble}"))),
+        false => Ok(()),
+    }
+}
+
+/// Bytes that lie in it.
+fn holds(folder: &Path) -> u64 {
+    let bytes = |entry: fs::DirEntry| match entry.metadata() {
+        Ok(about) if about.is_dir() => holds(&entry.path()),
+        about => about.map_or(0, |about| about.blocks() * 512),
+    };
+    fs::read_dir(folder).into_iter().flatten().flatten().map(bytes).sum()
+}
+
+/// Bytes that can be written to its file system.
+fn free(folder: &Path) -> io::Result<u64> {
+    let tmpfs = statvfs(folder).map_err(at(folder))?;
+    Ok(tmpfs.f_bavail.saturating_mul(tmpfs.f_frsize))
 }
 
 /// Bytes of memory that can be had, as the kernel tells it.
@@ -87,11 +116,12 @@ impl Drop for Memory {
 
 #[cfg(test)]
 mod tests {
-    use super::{Memory, PAGE_BYTES, PIECE_BYTES, available, check_room};
+    use super::{Memory, PAGE_BYTES, PIECE_BYTES, available, check_full, check_room, holds};
     use crate::experiment::Cell;
     use crate::units::Size;
     use std::fs;
     use std::os::unix::fs::MetadataExt as _;
+    use std::path::Path;
 
     #[test]
     fn a_size_for_which_there_is_no_room_is_refused() {
@@ -103,6 +133,25 @@ mod tests {
         assert!(told.contains("/dev/shm: 99999GiB to 8 receivers fill 899991GiB"), "{told}");
         let told = "MemTotal:       24000000 kB\nMemAvailable:   17000000 kB\n";
         assert_eq!(available(told), Some(17_000_000 << 10));
+    }
+
+    #[test]
+    fn a_run_without_room_is_no_programs_failure() {
+        let folder = tempfile::tempdir().unwrap();
+        fs::create_dir(folder.path().join("run")).unwrap();
+        fs::write(folder.path().join("run/copy"), vec![7; 9 * 4096]).unwrap();
+        assert!((9 * 4096..99 * 4096).contains(&holds(folder.path())));
+        let small = Cell { size: Size(4096), ..Cell::default() };
+        let large = Cell { size: Size(99_999 << 30), ..Cell::default() };
+        // Nothing can be written there.
+        let full = Path::new("/proc");
+        check_full(&small, folder.path(), "it failed").unwrap();
+        check_full(&large, folder.path(), "").unwrap();
+        check_full(&small, full, "").unwrap();
+        for (cell, folder) in [(&small, full), (&large, folder.path())] {
+            let told = check_full(cell, folder, "it failed").unwrap_err().to_string();
+            assert!(told.contains("it was full") && told.contains("it failed"), "{told}");
+        }
     }
 
     #[test]
