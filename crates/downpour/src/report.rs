@@ -100,7 +100,7 @@ pub struct SessionReport {
     pub rate_limit_bps: Option<u64>,
     /// Seconds since 1970 at the start of the data.
     pub started_unix_s: f64,
-    /// From the start of the data until the last receiver's fate was known.
+    /// From the start of the data until the last `ended_s`.
     pub duration_s: f64,
     /// Objects: files, folders, links.
     pub objects: u64,
@@ -237,7 +237,8 @@ pub struct ReceiverReport {
     pub multicast: bool,
     /// Seconds after the start of the data at which it joined; 0 when it was there before.
     pub joined_s: f64,
-    /// Seconds after the start of the data until its receipt, or until it was given up.
+    /// Seconds after the start of the data until its receipt, or until it left or its connection closed: for how long it was waited for
+    /// then is in no figure.
     pub ended_s: f64,
     /// Payload bytes that it took from the stream; at a sender that has no receipt of it, as far as its feedback told.
     pub stream_bytes: u64,
