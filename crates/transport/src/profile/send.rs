@@ -426,16 +426,14 @@ impl Sending {
                 let all = self.machine.joined_ids().filter_map(|id| self.address(id));
                 // What one of them takes is not refused, and what finds the buffer full is lost like any.
                 if let Some(sent) = all.map(send).reduce(Result::or) {
-                    let judged = self.outage.judge(self.clock.now(), sent);
-                    // Who cannot be sent to later is gone, and the others' report stands.
-                    if !self.outage.left {
-                        judged.map_err(ProfileError::Network)?;
-                    }
+                    self.judge_members(sent)?;
                 }
                 Ok(true)
             }
             To::Datagram(id) => {
-                Ok(self.address(id).is_none_or(|address| send(address).unwrap_or(true)))
+                let Some(address) = self.address(id) else { return Ok(true) };
+                let sent = send(address);
+                self.judge_members(sent)
             }
             To::Stream(id) => {
                 if let Some(connection) = self.connections.get_mut(&id) {
@@ -445,6 +443,14 @@ impl Sending {
                 }
                 Ok(true)
             }
+        }
+    }
+
+    /// What became of a packet to members. Who cannot be sent to once something has left is gone, and the others' report stands.
+    fn judge_members(&mut self, sent: io::Result<bool>) -> Result<bool, ProfileError> {
+        match self.outage.left {
+            true => Ok(sent.unwrap_or(true)),
+            false => self.outage.judge(self.clock.now(), sent).map_err(ProfileError::Network),
         }
     }
 
@@ -600,17 +606,19 @@ mod tests {
         let address = sending.address(id).unwrap();
         sending.packet = vec![7; 100];
         assert!(sending.setup.socket.send(&sending.packet, address).is_err());
-        assert!(sending.send(To::Each).unwrap() && sending.send(To::Datagram(id)).unwrap());
-        let alone = std::mem::take(&mut sending.outage);
-        assert!(alone.end().is_err(), "nothing has left");
+        for to in [To::Each, To::Datagram(id)] {
+            assert!(sending.send(to).unwrap());
+            let alone = std::mem::take(&mut sending.outage);
+            assert!(alone.end().is_err(), "{to:?}: nothing has left");
+        }
         // Another one can be sent to.
         let (other, home) = (ReceiverId(2), sending.setup.socket.local_addr().unwrap());
         assert!(sending.machine.connect(now, other));
         sending.peers.insert(other, home);
         let [high, low] = home.port().to_be_bytes();
         sending.machine.handle_stream(now, other, &[0, 5, 2, high, low]).unwrap();
-        for _ in 0..2 {
-            assert!(sending.send(To::Each).unwrap());
+        for to in [To::Each, To::Each, To::Datagram(id)] {
+            assert!(sending.send(to).unwrap());
             assert!(sending.outage.left && sending.outage.refused.is_none());
         }
     }
