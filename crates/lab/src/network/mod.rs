@@ -93,6 +93,8 @@ pub(crate) struct Network {
     pub(crate) receivers: Vec<Host>,
     /// For how long the sender's link sends at once after a pause.
     pub(crate) saved: Duration,
+    /// The greatest share of what comes in that a receiver loses.
+    pub(crate) loss: f64,
     switch: String,
     emulated: Option<Emulated>,
 }
@@ -139,7 +141,9 @@ impl Network {
             .map(|i| Host::new(format!("{prefix}-r{i}"), address(i)))
             .collect();
         let saved = spec.sender.saved();
-        let mut network = Self { sender, receivers, saved, switch, emulated: None };
+        let losses = spec.receivers.iter().map(|link| link.down.loss);
+        let loss = losses.fold(0.0, f64::max);
+        let mut network = Self { sender, receivers, saved, loss, switch, emulated: None };
         run("ip", &["netns", "add", &network.switch])?;
         let bridge = ["link", "add", "br0", "type", "bridge", "mcast_snooping", "0"];
         run("ip", &[&["-n", &network.switch], &bridge[..]].concat())?;
@@ -157,7 +161,8 @@ impl Network {
     pub(crate) fn of_a_test() -> Self {
         let switch = "downpour-lab-test".to_owned();
         let sender = Host::new(switch.clone(), String::new());
-        Self { sender, receivers: vec![], saved: Duration::ZERO, switch, emulated: None }
+        let saved = Duration::ZERO;
+        Self { sender, receivers: vec![], saved, loss: 0.0, switch, emulated: None }
     }
 
     /// The sender, then the receivers.

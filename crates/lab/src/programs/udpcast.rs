@@ -75,14 +75,14 @@ fn run(stage: &mut Stage<'_>, told: Told) -> io::Result<()> {
     }
     stage.settle();
     let rate = format!("{}k", stage.told_kbit(TOLD));
-    let args = sending(stage.cell, &payload, &rate, told);
+    let args = sending((stage.cell, stage.network.loss), &payload, &rate, told);
     stage.sender("udp-sender", &args.iter().map(String::as_str).collect::<Vec<_>>())?;
     stage.wait_whole(sink::WHOLE)?;
     stage.wait_senders()
 }
 
-/// What the sender is told.
-fn sending(cell: &Cell, payload: &str, rate: &str, told: Told) -> Vec<String> {
+/// What the sender is told, where a receiver loses so much at most.
+fn sending((cell, loss): (&Cell, f64), payload: &str, rate: &str, told: Told) -> Vec<String> {
     let fec = told == Told::RateAndLoss;
     let receivers = cell.receivers.to_string();
     let fixed = ["--file", payload, "--interface", "eth0", "--nokbd", "--no-progress"];
@@ -92,7 +92,7 @@ fn sending(cell: &Cell, payload: &str, rate: &str, told: Told) -> Vec<String> {
     #[rustfmt::skip]
     let more: &[&str] = if fec {
         &[
-            "--async", "--fec", parity(cell.loss), "--autostart", "2", "--rexmit-hello-interval", "100",
+            "--async", "--fec", parity(loss), "--autostart", "2", "--rexmit-hello-interval", "100",
         ]
     } else {
         &[
@@ -101,7 +101,7 @@ fn sending(cell: &Cell, payload: &str, rate: &str, told: Told) -> Vec<String> {
         ]
     };
     // Its join is not safe against loss: without this it starts before all are in.
-    let wait: &[&str] = if !fec && cell.loss > 0.0 { &["--min-wait", "1"] } else { &[] };
+    let wait: &[&str] = if !fec && loss > 0.0 { &["--min-wait", "1"] } else { &[] };
     [&fixed[..], pace, more, wait].concat().into_iter().map(str::to_owned).collect()
 }
 
@@ -121,15 +121,25 @@ mod tests {
     use crate::units::Rate;
 
     #[test]
+    fn it_is_told_the_loss_of_the_worst_link() {
+        let cell = Cell { rate: Some(Rate(100_000_000)), receivers: 8, ..Cell::default() };
+        let args = |loss, told| sending((&cell, loss), "file", "96000k", told).join(" ");
+        assert!(args(0.1, Told::Rate).contains("--min-wait 1"));
+        assert!(!args(0.0, Told::Rate).contains("--min-wait"));
+        assert!(args(0.1, Told::RateAndLoss).contains("--fec 8x26/128"));
+        assert!(args(0.0, Told::RateAndLoss).contains("--fec 8x8/128"));
+    }
+
+    #[test]
     fn it_is_told_the_rate_of_a_link_that_has_one() {
         let cell = Cell { rate: Some(Rate(100_000_000)), receivers: 8, ..Cell::default() };
         for told in [Told::Rate, Told::RateAndLoss] {
-            let args = sending(&cell, "file", "96000k", told);
+            let args = sending((&cell, 0.0), "file", "96000k", told);
             assert!(args.windows(2).any(|pair| pair == ["--max-bitrate", "96000k"]), "{args:?}");
         }
         let unlimited = Cell { rate: None, ..cell.clone() };
         for (cell, told) in [(&cell, Told::Nothing), (&unlimited, Told::Rate)] {
-            let args = sending(cell, "file", "9600000k", told);
+            let args = sending((cell, 0.0), "file", "9600000k", told);
             assert!(!args.iter().any(|arg| arg == "--max-bitrate"), "{args:?}");
         }
     }
