@@ -8,7 +8,7 @@ mod skipped;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use skipped::skipped;
-use std::io::{BufRead as _, BufReader};
+use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -114,6 +114,19 @@ fn nothing_stays_behind_of_a_lab_that_was_killed() {
         assert!(Instant::now() < end, "{name} is still there");
         std::thread::sleep(Duration::from_millis(20));
     }
+}
+
+#[test]
+fn an_emulator_whose_lab_was_killed_has_nothing_to_say() {
+    let mut child = lab();
+    child.args(["emulator", "serve"]).stdin(Stdio::piped());
+    let mut child = child.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    drop(child.stdout.take());
+    let order = b"{\"build\":{\"wires\":[],\"seed\":1}}\n";
+    child.stdin.take().unwrap().write_all(order).unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&output.stderr), "");
+    assert!(output.status.success());
 }
 
 #[test]

@@ -6,11 +6,12 @@
 use super::pipe::{Carries, Nanos, Pipe};
 use super::tap::Tap;
 use super::{Account, HELD_MAX, Order};
+use crate::say;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::time::{ClockId, clock_gettime};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
-use std::io::{self, Write as _};
+use std::io;
 use std::sync::mpsc::{Receiver, TryRecvError, channel};
 
 /// Frames read from one device before the others, and what is due, have their turn.
@@ -73,10 +74,10 @@ pub(crate) fn serve() -> io::Result<()> {
             }
         }
     });
-    println!("ready");
-    io::stdout().flush()?;
+    // Who is told may have been killed: then there are no more orders.
+    say("ready");
     let account = Emulator::new(ends).run(&orders)?;
-    println!("{}", serde_json::to_string(&account)?);
+    say(serde_json::to_string(&account)?);
     Ok(())
 }
 
