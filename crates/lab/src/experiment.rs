@@ -5,6 +5,7 @@
 //! title = "Eight receivers behind 100 Mbit/s"
 //! programs = ["downpour", "downpour --rate 90mbit", "uftp"]
 //! repeats = 3
+//! keep_logs = true             # what the first repeat said, and drawings of it
 //!
 //! [cell]                       # holds everywhere; the fields of `Cell`
 //! size = "64MiB"
@@ -13,8 +14,6 @@
 //!
 //! [sweep]                      # every combination of these
 //! loss = [0.0, 0.05]
-//!
-//! keep_logs = true             # (above all tables) what the first repeat said, and drawings of it
 //!
 //! [[link]]                     # receivers whose link differs from the others' in this
 //! receivers = [3]
@@ -453,6 +452,15 @@ mod tests {
         y = "wall_over_bound"
         only = { receivers = 8, size = "64MiB" }
     "#;
+
+    #[test]
+    fn the_example_can_be_copied() {
+        let lines =
+            include_str!("experiment.rs").lines().map_while(|line| line.strip_prefix("//!"));
+        let example = lines.skip_while(|line| *line != " ```toml").skip(1);
+        let example: Vec<&str> = example.take_while(|line| *line != " ```").collect();
+        assert!(Experiment::parse(&example.join("\n")).unwrap().keep_logs);
+    }
 
     #[test]
     fn every_combination_becomes_a_cell() {
