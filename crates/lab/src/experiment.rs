@@ -278,6 +278,9 @@ impl Experiment {
             let Value::Array(values) = values else {
                 return Err(format!("sweep.{name}: needs a list"));
             };
+            if tables.len().saturating_mul(values.len()) > RUNS_MAX {
+                return Err(format!("sweep: more than {RUNS_MAX} cells; give fewer values"));
+            }
             let each = |table: Table| {
                 values.iter().map(move |value| {
                     let mut table = table.clone();
@@ -460,6 +463,16 @@ mod tests {
         let example = lines.skip_while(|line| *line != " ```toml").skip(1);
         let example: Vec<&str> = example.take_while(|line| *line != " ```").collect();
         assert!(Experiment::parse(&example.join("\n")).unwrap().keep_logs);
+    }
+
+    #[test]
+    fn more_combinations_than_may_run_are_not_made() {
+        let values = (1..=60).map(|n| n.to_string()).collect::<Vec<_>>().join(", ");
+        let fields = ["burst", "connections", "receivers", "transfers", "feed_speed"];
+        let sweep = fields.map(|field| format!("{field} = [{values}]\n")).concat();
+        let text = format!("title = \"a\"\nprograms = [\"downpour\"]\n[sweep]\n{sweep}");
+        let told = Experiment::parse(&text).unwrap_err();
+        assert_eq!(told, "sweep: more than 10000 cells; give fewer values");
     }
 
     #[test]
