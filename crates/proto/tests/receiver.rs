@@ -5,7 +5,7 @@ use downpour_proto::receiver::{Disposition, Event, Pull, Work, WorkDone};
 use downpour_proto::wire::{Feedback, Header, Kind, OpenBlock, ParseError, Poll, Presence};
 use downpour_proto::{
     BlockId, Code, Duration, Epoch, Geometry, PacketNumber, Rate, Receiver, ReceiverConfig,
-    ReceiverId, Round, Rounds, StreamId, SymbolId, Timestamp,
+    ReceiverId, Rng, Round, Rounds, StreamId, SymbolId, Timestamp,
 };
 use std::ops::Range;
 
@@ -355,6 +355,95 @@ fn who_has_lost_the_stream_joins_anew_until_it_is_heard_or_told_to_leave() {
     assert_eq!(events(&mut receiver, 14), after);
     receiver.set_on_stream(NOW + Duration::from_secs(59), false);
     assert_eq!(events(&mut receiver, 40), []);
+}
+
+/// A stream of full blocks, poll by poll.
+struct Stream {
+    now: Timestamp,
+    round: u32,
+    sent: u32,
+}
+
+impl Stream {
+    /// Polls, each a tenth of a second after so many symbols; `comes` says of each datagram what of it comes.
+    fn run(
+        &mut self,
+        receiver: &mut Receiver,
+        (polls, symbols): (u32, u32),
+        mut comes: impl FnMut(Kind) -> Option<usize>,
+    ) -> Vec<Event> {
+        for _ in 0..polls {
+            for _ in 0..symbols {
+                let block = BlockId::data(self.sent / 8).expect("small");
+                let symbol = SymbolId::source((self.sent % 8) as u16);
+                self.sent += 1;
+                let kind = Kind::Symbol { block, k: 8, symbol };
+                if let Some(len) = comes(kind) {
+                    let body = &[1; 2][..len];
+                    receiver.handle_datagram(self.now, self.now, &header(kind), body).unwrap();
+                }
+            }
+            self.now = self.now + Duration::from_millis(100);
+            self.round += 1;
+            receiver.handle_timeout(self.now);
+            if comes(Kind::Poll).is_some() {
+                let newest = self.sent / 8;
+                let mut blocks = listed(newest.saturating_sub(6)..newest);
+                let (block, sent) = (BlockId::data(newest).unwrap(), (self.sent % 8) as u16);
+                blocks.push(OpenBlock { block, k: 8, sent, planned: 8 });
+                let mut body = Vec::new();
+                poll_of(self.round, newest + 1, blocks).emit(&mut body);
+                receiver.handle_datagram(self.now, self.now, &header(Kind::Poll), &body).unwrap();
+            }
+            while let Some(work) = receiver.poll_work() {
+                if let Work::Complete { block, .. } = work {
+                    receiver.handle_work(self.now, WorkDone::Stored(block));
+                }
+            }
+        }
+        std::iter::from_fn(|| receiver.poll_event()).collect()
+    }
+}
+
+/// The way takes what is short, polls and a product's last symbol, and nothing that is longer
+/// (`docs/protocol.md#STRAG-4`).
+#[test]
+fn who_is_told_of_many_symbols_and_gets_none_has_lost_the_stream_until_one_comes() {
+    let mut receiver = receiver_of(true);
+    let mut stream = Stream { now: NOW, round: 0, sent: 0 };
+    let all = |kind| Some(if kind == Kind::Poll { 0 } else { 2 });
+    let short = |kind| match kind {
+        Kind::Poll => Some(0),
+        Kind::Symbol { k, symbol, .. } => (symbol == SymbolId::source(k - 1)).then_some(1),
+        _ => None,
+    };
+    assert_eq!(stream.run(&mut receiver, (50, 4), all), []);
+    assert_eq!(stream.run(&mut receiver, (30, 4), short), [], "for 3 s");
+    assert_eq!(stream.run(&mut receiver, (2, 4), short), [Event::SymbolsLost]);
+    assert_eq!(stream.run(&mut receiver, (50, 4), short), [], "polls are not the stream");
+    assert_eq!(stream.run(&mut receiver, (60, 0), short), [Event::StreamQuiet], "joined anew");
+    assert_eq!(stream.run(&mut receiver, (2, 4), all), [Event::StreamHeard]);
+    assert_eq!(stream.run(&mut receiver, (20, 4), short), []);
+    assert_eq!(stream.run(&mut receiver, (900, 0), short), [], "nothing is sent for long");
+}
+
+#[test]
+fn a_way_that_loses_much_has_not_lost_the_stream() {
+    for seed in 0..100 {
+        let mut receiver = receiver();
+        let mut stream = Stream { now: NOW, round: 0, sent: 0 };
+        let mut rng = Rng::new(seed);
+        for _ in 0..40 {
+            let (polls, symbols) = ((rng.next_u64() % 60) as u32, (rng.next_u64() % 12) as u32);
+            let lossy = |kind| match kind {
+                _ if rng.unit() < 0.4 => None,
+                Kind::Poll => Some(0),
+                _ => Some(2),
+            };
+            let events = stream.run(&mut receiver, (polls, symbols), lossy);
+            assert!(!events.contains(&Event::SymbolsLost), "seed {seed}: {events:?}");
+        }
+    }
 }
 
 #[test]

@@ -12,7 +12,7 @@ use super::keeper::{Keeper, Kept, open_keeper};
 use super::receive::Taker;
 use super::transfer::{Stored, limits, pad};
 use super::words::Telling;
-use super::{FALSE_SYMBOLS, TOO_SLOW, faults, transfer};
+use super::{FALSE_SYMBOLS, NOT_HEARD, ONLY_SHORT, TOO_SLOW, faults, transfer};
 use crate::cli::{Fault, ReceivePlan, Target};
 use crate::object::{EntryId, Obstacle, PipeOut, StoreEvent, StoreFailure, Summary};
 use crate::product::ProductLog;
@@ -486,12 +486,10 @@ impl Run<'_> {
             // There is none yet: the sender still counts on it, and its silence counts from the start on.
             ReceiveEvent::StreamLost if !self.joined.reply.started => self.lost_early = true,
             // Its group is not left: when the stream is heard again, it is followed again.
-            ReceiveEvent::StreamLost => {
-                self.say_pulling("the stream was not heard for a while").await
-            }
+            ReceiveEvent::StreamLost => self.say_pulling(NOT_HEARD).await,
+            ReceiveEvent::SymbolsLost => self.say_pulling(ONLY_SHORT).await,
             ReceiveEvent::StreamHeard => {
-                self.lost_early = false;
-                self.reached = true;
+                (self.lost_early, self.reached) = (false, true);
                 let _ =
                     self.client.ready(ReadyRequest { multicast: true, candidates: false }).await;
             }

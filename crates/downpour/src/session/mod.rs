@@ -71,5 +71,11 @@ const TOO_SLOW: &str = "it could not keep up with the others";
 const UNHEARD: &str =
     "no answer of it comes to the sender by UDP, which may be a firewall there (`downpour ports`)";
 
+/// Why one pulls to which nothing of it comes.
+const NOT_HEARD: &str = "the stream was not heard for a while";
+/// Why one pulls to which only what is short of it comes.
+const ONLY_SHORT: &str = "of the stream only short datagrams came for a while: the way does not take those as long as symbols \
+                          (see the MTU of its interfaces, or send with a smaller --mtu)";
+
 /// Why another one leaves it.
 const FALSE_SYMBOLS: &str = "somebody in the group sends false symbols";

@@ -236,7 +236,9 @@ impl Roster {
         // Where all is pulled there is no stream that it could miss.
         if !multicast && self.path != DataPath::Tcp {
             let why = match member.multicast {
-                true => "it heard nothing of the stream for a while",
+                true => {
+                    "it heard nothing of the stream for a while, or no packets of full length (MTU)"
+                }
                 false if is_taken => STREAM_TAKEN,
                 false if self.path.is_unicast() && is_beside => STREAM_DOUBTFUL,
                 // Its greeting or the answer: which of them is lost nobody knows.
@@ -563,7 +565,8 @@ pub(super) mod tests {
             roster.ready(id, false, false);
             roster.find(id).unwrap().left_stream.clone().unwrap()
         };
-        let unheard = "it heard nothing of the stream for a while";
+        let unheard =
+            "it heard nothing of the stream for a while, or no packets of full length (MTU)";
         assert_eq!(loses(&mut roster, false), unheard);
         assert_eq!(loses(&mut roster, true), "too slow");
         assert_eq!(loses(&mut roster, false), "too slow", "it is still away");

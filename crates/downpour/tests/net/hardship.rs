@@ -265,6 +265,24 @@ fn a_late_receiver_to_whom_only_short_datagrams_come_pulls() {
     assert!(!its.multicast && its.pull_bytes >= size(), "{its:?}");
 }
 
+/// A tunnel that comes up anew on the way, or a VLAN put on top (`docs/protocol.md#STRAG-4`).
+#[test]
+fn who_gets_only_short_datagrams_from_then_on_pulls_and_says_so() {
+    let test = "who_gets_only_short_datagrams_from_then_on_pulls_and_says_so";
+    let Some((network, scratch)) = setting(test, 1) else { return };
+    let session = Session::new(&network, &scratch);
+    let mut receiver = session.receiver(0, &[]);
+    let rate = ["--receivers", "1", "--rate", "40mbit"];
+    let sender = session.sender(&[&scratch.path("file")], &rate);
+    until_received(&mut receiver, &network, 0, 0.25);
+    network.receivers[0].lose_long_datagrams();
+    sender.wait().expect(0);
+    receiver.wait().expect(0);
+    same(&scratch, 0);
+    let state = &scratch.report("r0").receivers[0].state;
+    assert!(matches!(state, ReceiverState::Pulled { why } if why.contains("MTU")), "{state:?}");
+}
+
 /// They hear the stream, and what they lack would be told to nobody.
 #[test]
 fn receivers_whose_answers_a_firewall_at_the_sender_drops_pull_and_it_says_so() {

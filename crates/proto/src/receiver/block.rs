@@ -100,13 +100,17 @@ impl Partial {
         self.source < self.k
     }
 
-    /// Takes what a poll or advertisement says of it.
-    pub(super) fn on_listing(&mut self, listing: &OpenBlock) {
+    /// Takes what a poll or advertisement says of it: so many symbols of full length have been sent since the listing before.
+    pub(super) fn on_listing(&mut self, listing: &OpenBlock) -> u16 {
+        // The last of the source may be short.
+        let full = |sent: u16| sent - u16::from(sent >= self.k);
+        let news = full(listing.sent).saturating_sub(full(self.sent));
         if listing.sent > self.sent {
             self.sent = listing.sent;
             self.since = 0;
         }
         self.planned = self.planned.max(listing.planned);
+        news
     }
 
     /// Symbols lacking beyond those that are on their way, once the source is all sent; 0 if none.

@@ -146,6 +146,8 @@ pub enum Event {
     StreamQuiet,
     /// Nothing of the stream has come for too long: tell the sender that we pull.
     StreamLost,
+    /// The same of its symbols alone, while its polls come: what is as long does not get through.
+    SymbolsLost,
     /// The stream is heard again: tell the sender that we follow it.
     StreamHeard,
     /// The sender says to leave the multicast group and pull: this receiver cannot keep up.
@@ -304,7 +306,7 @@ impl Receiver {
     /// Joins or leaves the stream, as the sender has told us or because it is not heard.
     pub fn set_on_stream(&mut self, now: Timestamp, on_stream: bool) {
         self.advance(now);
-        self.silence.end();
+        self.silence = Silence::default();
         self.follow(on_stream);
     }
 
@@ -344,6 +346,9 @@ impl Receiver {
             Kind::Symbol { block, k, symbol } => {
                 // protocol.md#WIRE-3
                 self.config.geometry.check(k, symbol, body.len(), self.config.products)?;
+                if body.len() == usize::from(self.config.geometry.symbol_len) {
+                    self.silence.on_full();
+                }
                 Ok(self.on_symbol(block, k, symbol))
             }
             Kind::Poll => {
@@ -355,7 +360,10 @@ impl Receiver {
                 advert.blocks.iter().for_each(|listing| self.on_listing(listing, None));
                 Ok(Disposition::Drop)
             }
-            Kind::Probe => Ok(Disposition::Drop),
+            Kind::Probe => {
+                self.silence.on_full();
+                Ok(Disposition::Drop)
+            }
             Kind::Presence { receiver: None } => {
                 let presence = Presence::parse(body)?;
                 if self.is_limiting() {
@@ -709,7 +717,7 @@ impl Receiver {
         let received = self.stats.received;
         self.losses.on_poll(poll.packet, received);
         self.last_poll = Some(LastPoll { at: arrived, queue, told_at, received, poll });
-        self.heard();
+        self.on_polled();
         self.pull_check = true;
         self.schedule_nack();
         self.feedback_due |= reports;
@@ -718,7 +726,7 @@ impl Receiver {
     /// A poll of that round, or an advertisement, tells of a block: if it is known, that is noted.
     fn on_listing(&mut self, listing: &OpenBlock, round: Option<Round>) {
         if let Some(partial) = self.partial.get_mut(&listing.block).filter(|p| p.k == listing.k) {
-            partial.on_listing(listing);
+            self.silence.on_sent(partial.on_listing(listing));
             partial.listed = round.or(partial.listed);
         }
     }

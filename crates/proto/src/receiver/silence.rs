@@ -1,10 +1,11 @@
 //! How long the stream may be silent (`docs/protocol.md#STRAG-4`): first it is *quiet*, then it is *lost*, and from time to
 //! time quiet again: what has cut the way off may last, and have forgotten who was in the group.
 //!
-//! Whatever is heard sets the timer anew; here is what its end means.
+//! Each poll sets the timer anew; here is what its end means. But the way may take polls and no symbols, which are longer: the
+//! stream is lost, too, when polls tell of many and none comes, and until one does.
 
 use super::{Event, Receiver};
-use crate::time::Duration;
+use crate::time::{Duration, Timestamp};
 use crate::timer::Reason;
 
 /// The stream counts as lost when nothing of it came for this long, or for [`LOST_GRTTS`].
@@ -17,6 +18,9 @@ const QUIET_PART: u32 = 3;
 /// While it is lost the group is joined anew so often.
 const JOIN_EVERY: Duration = Duration::from_secs(10);
 
+/// So many symbols that do not come in that time are no chance, whatever the way loses.
+const IN_VAIN_MIN: u32 = 50;
+
 /// What the end of a wait means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Verdict {
@@ -28,6 +32,11 @@ enum Verdict {
 #[derive(Debug, Default)]
 pub(super) struct Silence {
     last: Option<Verdict>,
+    /// What has been told as sent since the newest poll.
+    told: u32,
+    /// So many symbols were sent since a poll and none came, and when that was first heard; `None` where one has come since the
+    /// newest poll: what that one tells may have come before.
+    in_vain: Option<(u32, Timestamp)>,
 }
 
 impl Silence {
@@ -49,15 +58,49 @@ impl Silence {
         self.last == Some(Verdict::Lost)
     }
 
-    /// Something was heard, or the group was joined or left: whether the stream had been lost.
+    /// The stream was heard: whether the stream had been lost.
     pub(super) fn end(&mut self) -> bool {
         self.last.take() == Some(Verdict::Lost)
+    }
+
+    /// A poll or an advertisement tells that so many symbols of full length have left.
+    pub(super) fn on_sent(&mut self, symbols: u16) {
+        self.told = self.told.saturating_add(symbols.into());
+    }
+
+    /// A datagram came that is as long as they get.
+    pub(super) const fn on_full(&mut self) {
+        self.in_vain = None;
+    }
+
+    /// A poll came: whether, by all that were told of, symbols do not come.
+    fn is_hollow(&mut self, now: Timestamp, grtt: Duration) -> bool {
+        let told = core::mem::take(&mut self.told);
+        let (count, since) = match self.in_vain {
+            None => (0, now),
+            Some((0, _)) => (told, now),
+            Some((count, since)) => (count.saturating_add(told), since),
+        };
+        self.in_vain = Some((count, since));
+        let lasts = told > 0 && now.since(since) >= Self::wait(grtt) * QUIET_PART;
+        count >= IN_VAIN_MIN && (lasts || self.is_lost())
     }
 }
 
 impl Receiver {
-    /// The stream was heard.
-    pub(super) fn heard(&mut self) {
+    /// A poll came: the stream was heard, unless that is all that comes of it.
+    pub(super) fn on_polled(&mut self) {
+        if !self.silence.is_hollow(self.now, self.grtt()) {
+            self.heard();
+        } else if self.config.on_stream {
+            self.silence.last = Some(Verdict::Lost);
+            self.follow(false);
+            self.timers.set(Reason::Silence, self.now + JOIN_EVERY);
+            self.events.push_back(Event::SymbolsLost);
+        }
+    }
+
+    fn heard(&mut self) {
         if self.silence.end() {
             self.set_on_stream(self.now, true);
             self.events.push_back(Event::StreamHeard);
@@ -69,6 +112,10 @@ impl Receiver {
 
     pub(super) fn on_silence(&mut self) {
         self.greet_anew();
+        if !self.silence.is_lost() {
+            // Neither do polls come: what they tell later was sent meanwhile.
+            self.silence.in_vain = None;
+        }
         let (event, wait) = match self.silence.on_timeout(self.grtt()) {
             Verdict::Quiet(rest) => (Event::StreamQuiet, rest),
             Verdict::Lost if self.config.on_stream => {

@@ -555,7 +555,9 @@ impl World {
 
     fn receiver_event(&mut self, index: Index, event: ReceiverEvent) {
         let (on_stream, delivery) = match event {
-            ReceiverEvent::StreamLost | ReceiverEvent::LeaveStream => (false, Delivery::Pull),
+            ReceiverEvent::StreamLost | ReceiverEvent::SymbolsLost | ReceiverEvent::LeaveStream => {
+                (false, Delivery::Pull)
+            }
             ReceiverEvent::StreamHeard => (true, Delivery::Stream),
             ReceiverEvent::StreamQuiet | ReceiverEvent::Neighbour(_) => return,
         };

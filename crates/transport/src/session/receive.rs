@@ -83,6 +83,8 @@ pub enum ReceiveEvent {
     Heard,
     /// Nothing of the stream has come for too long.
     StreamLost,
+    /// The same of its symbols, while its polls come.
+    SymbolsLost,
     /// The stream is heard again.
     StreamHeard,
     /// The sender says to leave the stream and pull: see [`ReceiveHandle::set_on_stream`].
@@ -601,6 +603,7 @@ impl Driver {
                     continue;
                 }
                 Event::StreamLost => ReceiveEvent::StreamLost,
+                Event::SymbolsLost => ReceiveEvent::SymbolsLost,
                 Event::StreamHeard => ReceiveEvent::StreamHeard,
                 Event::LeaveStream => ReceiveEvent::LeaveStream,
             });
