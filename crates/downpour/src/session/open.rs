@@ -599,7 +599,10 @@ fn on_driver(shared: &Shared, event: SendEvent) {
         }
         SendEvent::Broken(broken) => stand.ended = Some(broken.to_string()),
         SendEvent::NothingLeaves { reason } => {
-            stand.news.push(format!("nothing leaves any more, the network refuses it: {reason}"));
+            stand.news.push(format!(
+                "no data leave any more, the network refuses them: {reason} (see the interface and \
+                 its MTU: `ip link`)"
+            ));
         }
         SendEvent::LeavesAgain => stand.news.push("the stream leaves again".to_owned()),
         SendEvent::SendFailed { reason } => {

@@ -27,6 +27,11 @@ impl Batch {
         self.bytes.is_empty()
     }
 
+    /// Bytes of each that the next [`flush`](Self::flush) sends, the last perhaps fewer.
+    pub(super) const fn segment_len(&self) -> usize {
+        self.segment_len
+    }
+
     /// Where the next datagram is put, at the end. [`added`](Self::added) is to be told of it.
     pub(super) fn room(&mut self) -> &mut Vec<u8> {
         debug_assert!(self.longer.is_empty());

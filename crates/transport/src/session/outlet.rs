@@ -126,12 +126,14 @@ const TELL_AFTER: Duration = Duration::from_secs(3);
 /// How often the outlet is opened anew meanwhile.
 const REOPEN_EVERY: Duration = Duration::from_secs(1);
 
-/// A time in which the kernel has refused everything.
+/// A time in which the kernel has refused everything, or everything of full length: that needs more of an interface's MTU.
 #[derive(Debug, Default)]
 pub(super) struct Outage {
     since: Option<Timestamp>,
     reopened_at: Timestamp,
     told: bool,
+    /// Something shorter was refused, too.
+    short_fails: bool,
 }
 
 /// What is to be done when another send has failed.
@@ -142,7 +144,8 @@ pub(super) struct Remedy {
 }
 
 impl Outage {
-    pub(super) fn on_failed(&mut self, now: Timestamp) -> Remedy {
+    pub(super) fn on_failed(&mut self, now: Timestamp, full_length: bool) -> Remedy {
+        self.short_fails |= !full_length;
         if self.since.is_none() {
             (self.since, self.reopened_at) = (Some(now), now);
         }
@@ -156,8 +159,8 @@ impl Outage {
     }
 
     /// Something has left: whether the owner was told of the contrary.
-    pub(super) fn on_sent(&mut self) -> bool {
-        std::mem::take(self).told
+    pub(super) fn on_sent(&mut self, full_length: bool) -> bool {
+        (full_length || self.short_fails) && std::mem::take(self).told
     }
 }
 
@@ -218,16 +221,27 @@ mod tests {
         let (mut outage, ms) = (Outage::default(), Duration::from_millis(1));
         let at = |after: Duration| Timestamp::ZERO + Duration::from_secs(7) + after;
         let nothing = Remedy { tell: false, reopen: false };
-        assert_eq!(outage.on_failed(at(Duration::ZERO)), nothing);
-        assert_eq!(outage.on_failed(at(REOPEN_EVERY - ms)), nothing);
+        assert_eq!(outage.on_failed(at(Duration::ZERO), true), nothing);
+        assert_eq!(outage.on_failed(at(REOPEN_EVERY - ms), false), nothing);
         let reopen = Remedy { tell: false, reopen: true };
-        assert_eq!(outage.on_failed(at(REOPEN_EVERY)), reopen);
-        assert_eq!(outage.on_failed(at(REOPEN_EVERY + ms)), nothing);
-        assert!(
-            outage.on_failed(at(TELL_AFTER)).tell && !outage.on_failed(at(TELL_AFTER * 2)).tell
-        );
-        assert!(outage.on_sent() && !outage.on_sent());
-        assert_eq!(outage.on_failed(at(TELL_AFTER * 3)), nothing, "another one");
-        assert!(!outage.on_sent(), "it was short");
+        assert_eq!(outage.on_failed(at(REOPEN_EVERY), true), reopen);
+        assert_eq!(outage.on_failed(at(REOPEN_EVERY + ms), true), nothing);
+        assert!(outage.on_failed(at(TELL_AFTER), true).tell);
+        assert!(!outage.on_failed(at(TELL_AFTER * 2), true).tell);
+        assert!(outage.on_sent(false) && !outage.on_sent(true));
+        assert_eq!(outage.on_failed(at(TELL_AFTER * 3), true), nothing, "another one");
+        assert!(!outage.on_sent(true), "it was short");
+    }
+
+    #[test]
+    fn where_only_what_is_short_leaves_nothing_of_the_data_does() {
+        let (mut outage, at) = (Outage::default(), |s| Timestamp::ZERO + Duration::from_secs(s));
+        let told = (0..5).map(|s| {
+            let remedy = outage.on_failed(at(s), true);
+            assert!(!outage.on_sent(false), "a poll is not the stream");
+            remedy.tell
+        });
+        assert_eq!(told.collect::<Vec<_>>(), [false, false, false, true, false]);
+        assert!(outage.on_sent(true) && !outage.on_failed(at(9), true).tell);
     }
 }

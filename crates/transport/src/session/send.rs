@@ -116,7 +116,7 @@ pub enum SendEvent {
         /// Why.
         reason: String,
     },
-    /// The kernel has refused everything for some seconds. The group's interface may be gone: the driver looks for another
+    /// The kernel has refused everything, or all of full length, for some seconds. The group's interface may be gone: the driver looks for another
     /// one of its name.
     NothingLeaves {
         /// Why.
@@ -330,6 +330,8 @@ struct Driver {
     finish: bool,
     symbol_len: usize,
     batch: Batch,
+    /// Bytes of one with a whole symbol.
+    datagram_len: usize,
     message: Vec<u8>,
     /// When feedback is looked for again.
     feedback_due: Timestamp,
@@ -396,6 +398,7 @@ impl Driver {
             finish: false,
             symbol_len,
             batch: Batch::new(geometry.datagram_len()),
+            datagram_len: geometry.datagram_len(),
             message: Vec::new(),
             feedback_due: Timestamp::ZERO,
             open_ended: setup.open,
@@ -724,23 +727,24 @@ impl Driver {
             return true;
         }
         let (outlet, feedback) = (&self.outlet, &self.feedback);
+        let full_length = self.batch.segment_len() == self.datagram_len;
         let sent = self.batch.flush(|bytes, len| outlet.send(feedback, bytes, len));
-        if sent.is_ok() && self.outage.on_sent() {
+        if sent.is_ok() && self.outage.on_sent(full_length) {
             (self.on_event)(SendEvent::LeavesAgain);
         }
         sent.unwrap_or_else(|error| {
             // Lost like any datagram: the receivers will ask for it.
-            self.on_refused(&error);
+            self.on_refused(&error, full_length);
             true
         })
     }
 
-    fn on_refused(&mut self, error: &io::Error) {
+    fn on_refused(&mut self, error: &io::Error, full_length: bool) {
         self.send_errors += 1;
         if self.send_errors == 1 {
             (self.on_event)(SendEvent::SendFailed { reason: error.to_string() });
         }
-        let remedy = self.outage.on_failed(self.clock.now());
+        let remedy = self.outage.on_failed(self.clock.now(), full_length);
         if remedy.tell {
             (self.on_event)(SendEvent::NothingLeaves { reason: error.to_string() });
         }
