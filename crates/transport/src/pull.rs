@@ -115,6 +115,8 @@ pub enum PullRefused {
 pub struct PullTotals {
     /// Bytes of pulls that came, once each.
     pub bytes: u64,
+    /// Bytes that came at all, of those that are not complete as well.
+    pub came: u64,
     /// Requests.
     pub ranges: u64,
     /// Connections that have ended, and what they did.
@@ -297,6 +299,7 @@ impl Shared {
             running.failures = 0;
         }
         state.sight.came(len as u64);
+        state.totals.came += len as u64;
         let id = state.ranges.came(now, line, len as u64)?;
         let running = state.pulls.remove(&id)?;
         state.totals.bytes += running.len;

@@ -10,7 +10,7 @@ use super::hearing::{buffer_notice, false_notice, stream_in};
 use super::host::Host;
 use super::keeper::{Keeper, Kept, open_keeper};
 use super::receive::Taker;
-use super::transfer::{Stored, limits, pad};
+use super::transfer::{Stall, Stored, limits, pad};
 use super::words::Telling;
 use super::{FALSE_SYMBOLS, NOT_HEARD, ONLY_SHORT, TOO_SLOW, faults, transfer};
 use crate::cli::{Fault, ReceivePlan, Target};
@@ -33,7 +33,7 @@ use downpour_transport::{BlockSink, MulticastReceiver, Spare, Suite};
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
 
 /// How long to wait for a join probe before all is pulled (`docs/protocol.md#CTL-2`).
@@ -303,7 +303,7 @@ impl Run<'_> {
         host: &mut Host,
     ) -> Verdict {
         let (plan, geometry) = (self.plan, self.joined.reply.geometry);
-        let mut tick = tokio::time::interval(TICK);
+        let (mut tick, mut stall) = (tokio::time::interval(TICK), Stall::default());
         loop {
             let verdict = tokio::select! {
                 event = next_event(events), if !self.store.is_behind() => match event {
@@ -323,6 +323,9 @@ impl Run<'_> {
                     let known = (self.joined.reply.started, self.data_len);
                     let shown = receiver_snapshot(&self.account, plan, &snapshot, known, bytes);
                     host.show(&shown);
+                    let came = self.puller.totals().came;
+                    let stalled = stall.look(Instant::now(), !self.orders.is_empty(), came);
+                    stalled.inspect(|news| host.say(news));
                     None
                 }
                 () = host.stopped() => Some(Verdict::Interrupted),

@@ -14,7 +14,7 @@ use downpour_transport::Spare;
 use downpour_transport::control::{DataPath, Joined};
 use downpour_transport::pull::{PullLimits, PullTotals};
 use downpour_transport::stream::Tuning;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Buffers of blocks that wait to be used again.
 const SPARE_MAX: usize = 16;
@@ -107,6 +107,39 @@ pub(crate) fn bounds(wishes: &Wishes, planned: &Plan) -> Limits {
     Limits { first, least, most: most.max(first), ceiling: wishes.pacing }
 }
 
+/// So long nothing comes of what is pulled, before that is said: a share for pulls that is small among many takes its time.
+const STALL_TIME: Duration = Duration::from_secs(30);
+
+/// What is said then. The connection of events lives, else the sender were lost.
+const STALLED: &str = "the sender answers, but nothing of what is pulled from it has come for 30 s: are large \
+                                  packets dropped on the way (see the MTU of its interfaces), or is its share for pulls small \
+                                  (--pull-share)?";
+
+/// A time in which nothing comes of what is pulled.
+#[derive(Default)]
+pub(super) struct Stall {
+    came: u64,
+    since: Option<Instant>,
+    told: bool,
+}
+
+impl Stall {
+    /// Whether pulls are `under_way`, and how many bytes came so far: what is to be said of it, once in each stall.
+    pub(super) fn look(
+        &mut self,
+        now: Instant,
+        under_way: bool,
+        came: u64,
+    ) -> Option<&'static str> {
+        if !under_way || came != self.came {
+            *self = Self { came, since: None, told: false };
+        }
+        let since = *self.since.get_or_insert(now);
+        let lasts = now.saturating_duration_since(since) >= STALL_TIME;
+        (lasts && !std::mem::replace(&mut self.told, lasts)).then_some(STALLED)
+    }
+}
+
 /// What came and is not stored yet: how much that may be, and whether it waits for the disk.
 pub(super) struct Stored {
     begun: Instant,
@@ -164,7 +197,21 @@ pub(super) fn pad(bytes: &mut Vec<u8>, geometry: Geometry) {
 
 #[cfg(test)]
 mod tests {
-    use super::{Rate, Tuning, Wishes, beside_stream};
+    use super::{Duration, Instant, Rate, STALL_TIME, Stall, Tuning, Wishes, beside_stream};
+
+    #[test]
+    fn pulls_of_which_nothing_comes_are_told_once_until_something_does() {
+        let (mut stall, begun) = (Stall::default(), Instant::now());
+        let mut look = |s, under_way, came| {
+            stall.look(begun + Duration::from_secs(s), under_way, came).is_some()
+        };
+        let long = STALL_TIME.as_secs();
+        assert!(!look(0, false, 0) && !look(long, false, 0), "nothing is pulled");
+        assert!(!look(2 * long - 1, true, 0) && look(2 * long, true, 0));
+        assert!(!look(9 * long, true, 0), "once");
+        assert!(!look(10 * long, true, 5) && !look(11 * long - 1, true, 5), "something came");
+        assert!(look(11 * long, true, 5));
+    }
 
     #[test]
     fn pulls_beside_a_stream_keep_to_what_was_asked_for() {
