@@ -59,9 +59,11 @@ impl Ledger {
     ) -> Snapshot {
         let receivers = members.map(|(id, member)| {
             let stats = sent.members.get(&id);
+            let told = self.source.bytes_of(stats.map_or(0, |s| s.data_held));
+            let pulls = stats.is_some_and(|s| s.delivery != Delivery::Stream);
             let done = match (&member.stage, self.data_len) {
                 (Stage::Complete, Some(len)) => len,
-                _ => self.source.bytes_of(stats.map_or(0, |s| s.data_held)),
+                (_, len) => done(told, if pulls { member.given } else { 0 }, len),
             };
             let since = self.started.map_or(Duration::ZERO, |at| at.elapsed());
             Row {
@@ -82,6 +84,11 @@ impl Ledger {
             receivers: receivers.collect(),
         }
     }
+}
+
+/// What a receiver has: what it told of last, which only those do that follow the stream, and what it was given since.
+fn done(told: u64, given: u64, data_len: Option<u64>) -> u64 {
+    told.saturating_add(given).min(data_len.unwrap_or(u64::MAX))
 }
 
 fn state_word(member: &Member, stats: Option<&MemberStats>) -> &'static str {
@@ -249,8 +256,8 @@ fn receiver_report(
     started: Instant,
 ) -> ReceiverReport {
     let receipt = member.receipt.as_ref();
-    let (stream_bytes, pull_bytes, kept_bytes) =
-        receipt.map_or((told, 0, 0), |r| (r.bytes_by_stream, r.bytes_by_pull, r.bytes_held));
+    let (stream_bytes, pull_bytes, kept_bytes) = receipt
+        .map_or((told, member.given, 0), |r| (r.bytes_by_stream, r.bytes_by_pull, r.bytes_held));
     let state = match &member.stage {
         Stage::Complete => {
             let left = member.left_stream.clone();
@@ -451,11 +458,17 @@ pub(super) fn receiver_snapshot(
 
 #[cfg(test)]
 mod tests {
-    use super::{Receipt, ReceiverReport, late, needed};
+    use super::{Receipt, ReceiverReport, done, late, needed};
     use crate::report::ReceiverState;
     use crate::report::tests::receiver;
     use crate::session::roster::tests::last_receipt;
     use downpour_proto::ReceiverId;
+
+    #[test]
+    fn who_pulls_has_what_it_was_given_and_no_more_than_there_is() {
+        assert_eq!((done(0, 7, None), done(3, 7, Some(20))), (7, 10));
+        assert_eq!(done(3, 7, Some(9)), 9, "what was asked for twice");
+    }
 
     // docs/protocol.md#PROD-1
     #[test]

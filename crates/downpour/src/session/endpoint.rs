@@ -396,6 +396,12 @@ impl SessionHandler for Endpoint {
         Extent { len, complete: stand.offered_all }
     }
 
+    fn given(&self, receiver: ReceiverId, bytes: u64) {
+        if let Some(member) = self.0.stand().roster.find(receiver) {
+            member.given += bytes;
+        }
+    }
+
     fn first_reads(&self) -> Arc<FirstReads> {
         self.0.source.first_reads()
     }

@@ -97,6 +97,8 @@ pub(super) struct Member {
     /// Withdrawals that this subscription has been told.
     told_withdrawn: usize,
     pub(super) told: Told,
+    /// Bytes of data that it has asked for and was given, since it left the stream last.
+    pub(super) given: u64,
     /// The first data block that it gets, in a session of products.
     pub(super) products_from: u32,
     /// Its round trip, as the kernel had measured it when it joined.
@@ -125,7 +127,7 @@ impl Member {
     }
 
     fn leaves_stream(&mut self, why: &str) -> Option<String> {
-        self.is_away = true;
+        (self.is_away, self.given) = (true, 0);
         self.left_stream.replace(why.to_owned())
     }
 
@@ -205,6 +207,7 @@ impl Roster {
             listened: false,
             told_withdrawn: 0,
             told: Told::default(),
+            given: 0,
             products_from: 0,
             rtt: None,
         };
@@ -574,6 +577,10 @@ pub(super) mod tests {
         assert_eq!(loses(&mut roster, false), "too slow", "it has not been asked back");
         roster.find(id).unwrap().returns_to_stream();
         assert_eq!(loses(&mut roster, false), unheard);
+        roster.find(id).unwrap().given = 9;
+        roster.ready(id, true, false);
+        assert_eq!(loses(&mut roster, false), unheard);
+        assert_eq!(roster.find(id).unwrap().given, 0, "it told of these when it followed");
         let (other, _) = roster.join(newcomer("b", 2));
         let words = [(false, "multicast does not reach it"), (true, ""), (false, unheard)];
         for (hears, why) in words {

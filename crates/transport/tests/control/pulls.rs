@@ -48,6 +48,8 @@ async fn all_kinds_of_pulls_are_answered() {
     assert_eq!(pulled[&100].len(), 1000);
     assert_eq!(pulled[&101], vec![5; 1448]);
     assert_eq!(puller.totals().came, 100 * 20_000 + 1000 + 1448);
+    let given = world.session.given.load(Ordering::Relaxed);
+    assert_eq!(given, 100 * 20_000 + 1448, "the manifest is no data");
 }
 
 #[tokio::test]

@@ -51,6 +51,8 @@ pub(crate) struct Session {
     pub(crate) busy: AtomicU32,
     /// Bytes that were read.
     pub(crate) read: AtomicU64,
+    /// Bytes of data that the first receiver was given.
+    pub(crate) given: AtomicU64,
     /// Milliseconds that each read takes.
     pub(crate) slow_ms: AtomicU64,
     /// Each read waits for it.
@@ -113,6 +115,12 @@ impl SessionHandler for Session {
         let replaced = former.map(|at| joined.remove(at).2);
         joined.push((who.0, who.1, reply.receiver));
         Ok(Admitted { reply, replaced })
+    }
+
+    fn given(&self, receiver: ReceiverId, bytes: u64) {
+        if receiver == ReceiverId(1) {
+            self.given.fetch_add(bytes, Ordering::Relaxed);
+        }
     }
 
     async fn ready(&self, member: &Member, request: ReadyRequest) -> Result<(), ApiError> {
@@ -247,6 +255,7 @@ impl World {
             broken_from: AtomicU64::new(u64::MAX),
             busy: AtomicU32::new(0),
             read: AtomicU64::new(0),
+            given: AtomicU64::new(0),
             slow_ms: AtomicU64::new(0),
             disk: RwLock::default(),
             first_reads: Arc::default(),

@@ -126,6 +126,12 @@ pub trait SessionHandler: Send + Sync + 'static {
     /// How long the data space or the manifest is by now. Must return at once.
     fn extent(&self, kind: BlockKind) -> Extent;
 
+    /// Data of so many bytes are on their way to who says that it is `receiver`; where they go without encryption nobody has
+    /// proved it. Must return at once.
+    fn given(&self, receiver: ReceiverId, bytes: u64) {
+        let _ = (receiver, bytes);
+    }
+
     /// What is read before it can be asked for: always the same.
     fn first_reads(&self) -> Arc<FirstReads> {
         Arc::default()

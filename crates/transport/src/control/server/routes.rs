@@ -188,6 +188,14 @@ async fn bulk<H: SessionHandler>(
             bulk::repair(core, block, symbols).await?
         }
     };
+    let receiver = request.headers().get(RECEIVER_HEADER).and_then(|value| value.to_str().ok());
+    let receiver = receiver.and_then(|number| number.parse().ok()).map(ReceiverId);
+    if let (Some(receiver), Some(bytes)) = (receiver, answer.body().size_hint().exact())
+        && route != Route::Bytes(BlockKind::Manifest)
+        && answer.status().is_success()
+    {
+        core.handler.given(receiver, bytes);
+    }
     carry_bulk(used, request.headers(), answer.headers_mut());
     Ok(answer)
 }
