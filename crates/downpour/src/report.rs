@@ -157,7 +157,8 @@ pub struct Rejected {
     pub wrong_epoch: u64,
     /// Seen before, or too old to tell.
     pub replayed: u64,
-    /// Not sealed with the session's key.
+    /// Not sealed with the session's key: of another session on the same group (a symbol does not say of which it is), or
+    /// forged.
     pub forged: u64,
     /// Connections that ended without having shown the ticket's token.
     pub strangers: u64,
@@ -184,7 +185,7 @@ impl Rejected {
             ("of another session", self.wrong_stream),
             ("under another key version", self.wrong_epoch),
             ("replayed or late", self.replayed),
-            ("forged", self.forged),
+            ("not of this session, or forged", self.forged),
         ];
         let mut occurred: Vec<_> = all.into_iter().filter(|(_, count)| *count > 0).collect();
         occurred.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
@@ -599,7 +600,7 @@ pub(crate) mod tests {
         let mut report = report(vec![receiver("a", ReceiverState::Complete)]);
         report.session.rejected = Rejected { forged: 700, replayed: 9, ..Rejected::default() };
         let text = report.summary();
-        assert!(text.contains("dropped: 709 datagrams: 700 forged, 9 replayed"), "{text}");
+        assert!(text.contains("dropped: 709 datagrams: 700 not of this session"), "{text}");
         report.session.rejected.forged = 0;
         assert!(!report.summary().contains("dropped"), "a few are everyday");
     }
