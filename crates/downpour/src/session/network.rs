@@ -206,7 +206,18 @@ pub(super) fn only_here(addrs: &[String], first: Option<IpAddr>) -> Option<Strin
     })
 }
 
-/// The same for a program that makes a ticket before its session is open.
+/// What to tell when nobody hears the stream that leaves by `interface`, and receivers come `by` another one.
+pub(super) fn elsewhere(interface: &str, by: &Interface) -> Option<String> {
+    let name = &by.name;
+    (!by.is_loopback && name != interface).then(|| {
+        format!(
+            "nobody hears the stream on {interface}, and all pull; receivers come by {name}: end this, and \
+             send with --interface {name}"
+        )
+    })
+}
+
+/// The same as `own_addrs` for a program that makes a ticket before its session is open.
 pub(crate) fn own_addrs_of(port: u16) -> Vec<String> {
     own_addrs(SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), port), None)
 }
@@ -214,7 +225,8 @@ pub(crate) fn own_addrs_of(port: u16) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::{
-        check_mtu, geometry, is_v6_only, only_here, random_group, random_group_v6, range_len,
+        check_mtu, elsewhere, geometry, is_v6_only, only_here, random_group, random_group_v6,
+        range_len,
     };
     use crate::cli::NetworkPlan;
     use crate::ports::PortRange;
@@ -282,6 +294,16 @@ mod tests {
     }
 
     #[test]
+    #[test]
+    fn the_interface_by_which_receivers_come_is_named_where_nobody_hears_another_one() {
+        let mut by = Interface::named("lo").unwrap();
+        assert_eq!(elsewhere("eth1", &by), None, "a receiver on this machine");
+        by.is_loopback = false;
+        assert_eq!(elsewhere("lo", &by), None, "the switch may lose it");
+        by.name = "eth0".to_owned();
+        assert!(elsewhere("eth1", &by).unwrap().ends_with("send with --interface eth0"));
+    }
+
     fn who_has_only_addresses_that_nobody_reaches_is_told() {
         let (here, lan) = ("127.0.0.1:28800".to_owned(), "[fd97::1]:28800".to_owned());
         let eth = "fe80::1".parse().ok();

@@ -12,6 +12,7 @@ use super::endpoint::Shared;
 use super::faults;
 use super::feeding::Feed;
 use super::host::{Host, beside_main};
+use super::network::elsewhere;
 use super::open::{Giver, Open, open};
 use super::roster::{Member, Roster, Stage};
 use super::standing::{Heard, Opened};
@@ -21,6 +22,7 @@ use crate::progress::{Phase, Snapshot};
 use crate::report::{Named, Report, TransferReport};
 use downpour_proto::sender::Delivery;
 use downpour_proto::{Rate, ReceiverId};
+use downpour_transport::Interface;
 use downpour_transport::control::{Event, JoinReply, SignedReceipt};
 use downpour_transport::session::SendSnapshot;
 use std::collections::{BTreeMap, BTreeSet};
@@ -255,7 +257,18 @@ fn start(opened: &Open, ledger: &mut Ledger) {
     let mut stand = opened.shared.stand();
     stand.started = true;
     stand.roster.tell_all(&Event::Start);
+    let news = nobody_hears(opened, &stand.roster);
+    stand.news.extend(news);
     opened.emitting.thread().unpark();
+}
+
+/// While it can be helped: the stream leaves by an interface behind which there is no receiver.
+fn nobody_hears(opened: &Open, roster: &Roster) -> Option<String> {
+    let (_, interface) = opened.stream.as_ref()?;
+    let (_, first) = roster.iter().next()?;
+    let deaf = roster.iter().all(|(_, member)| !member.multicast);
+    let by = Interface::towards(first.addr.ip()).ok().filter(|_| deaf)?;
+    elsewhere(interface, &by)
 }
 
 fn is_over(opened: &Open, ledger: &Ledger, rule: &StartRule) -> Option<Ended> {
