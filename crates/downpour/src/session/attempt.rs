@@ -6,7 +6,7 @@
 use super::account::{ReceiverAccount, receiver_snapshot};
 use super::asking::{clock, listen, lost, next_event, outlast, send_receipt};
 use super::ended::{Ended, Followed, Over, by_user};
-use super::hearing::{buffer_notice, false_notice, stream_in};
+use super::hearing::{buffer_notice, false_notice, stream_in, unreached};
 use super::host::Host;
 use super::keeper::{Keeper, Kept, open_keeper};
 use super::receive::Taker;
@@ -415,12 +415,7 @@ impl Run<'_> {
     fn go_without_stream(&mut self) {
         self.reached = false;
         self.driver.set_on_stream(false);
-        let why = match self.joined.reply.path {
-            DataPath::Tcp => return,
-            path if path.is_unicast() => "UDP to or from the sender does not get through",
-            _ => "multicast does not reach this machine",
-        };
-        self.left_stream = Some(why.to_owned());
+        self.left_stream = unreached(&self.joined.reply);
     }
 
     async fn on_sender(&mut self, event: Event) -> Option<Verdict> {

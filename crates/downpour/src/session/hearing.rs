@@ -1,7 +1,8 @@
 //! Where a receiver hears its sender's stream, and what is to be said of that.
 
+use super::network::headers_len;
 use crate::cli::{Fault, ReceivePlan};
-use downpour_transport::control::{Joined, ObjectFailure};
+use downpour_transport::control::{DataPath, JoinReply, Joined, ObjectFailure};
 use downpour_transport::{Group, Interface, MulticastReceiver, RecvOptions};
 use std::io::ErrorKind;
 
@@ -45,6 +46,21 @@ pub(super) fn stream_in(
         Err(error) => error.to_string(),
     };
     Ok((None, vec![format!("no multicast here, everything is pulled: {why}")]))
+}
+
+/// Why there is no stream here, if there should be one. A probe is as long as a symbol's datagram
+/// (`docs/protocol.md#WIRE-7`).
+pub(super) fn unreached(reply: &JoinReply) -> Option<String> {
+    let len = reply.geometry.datagram_len() + headers_len(reply.group.is_some_and(|g| g.is_ipv6()));
+    match reply.path {
+        DataPath::Tcp => None,
+        DataPath::Udp | DataPath::Auto => {
+            Some("UDP to or from the sender does not get through".to_owned())
+        }
+        DataPath::Multicast => Some(format!(
+            "multicast does not reach this machine, or not in packets of {len} bytes (MTU)"
+        )),
+    }
 }
 
 pub(super) fn buffer_notice(granted: usize) -> Option<String> {

@@ -9,8 +9,9 @@ use downpour_transport::{Group, Interface, InterfaceError, OVERHEAD, SendOptions
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 /// Bytes of IPv4 or IPv6 header and UDP header.
-const HEADERS_V4: u32 = 20 + 8;
-const HEADERS_V6: u32 = 40 + 8;
+pub(super) const fn headers_len(is_v6: bool) -> usize {
+    if is_v6 { 40 + 8 } else { 20 + 8 }
+}
 
 /// The MTU taken when the interface's is larger and the user says nothing: what nearly every path takes.
 const MTU_USUAL: u32 = 1500;
@@ -130,12 +131,12 @@ pub(super) fn geometry(
         return pulled(code, data_len.unwrap_or(u64::MAX));
     }
     let is_v6 = stream.map_or(path.is_unicast() && has_v6(), |out| out.group.address().is_ipv6());
-    let headers = if is_v6 { HEADERS_V6 } else { HEADERS_V4 };
+    let headers = headers_len(is_v6);
     let of_interface =
         stream.map_or(MTU_USUAL, |out| out.interface.mtu.clamp(MTU_LEAST, MTU_USUAL));
     let mtu = plan.mtu.map_or(of_interface, u32::from);
     // Even, because one of the codes works on 16-bit words.
-    let symbol_len = (mtu - headers - OVERHEAD as u32) & !1;
+    let symbol_len = (mtu - headers as u32 - OVERHEAD as u32) & !1;
     Geometry::full(symbol_len as u16, code)
 }
 
@@ -294,7 +295,6 @@ mod tests {
     }
 
     #[test]
-    #[test]
     fn the_interface_by_which_receivers_come_is_named_where_nobody_hears_another_one() {
         let mut by = Interface::named("lo").unwrap();
         assert_eq!(elsewhere("eth1", &by), None, "a receiver on this machine");
@@ -304,6 +304,7 @@ mod tests {
         assert!(elsewhere("eth1", &by).unwrap().ends_with("send with --interface eth0"));
     }
 
+    #[test]
     fn who_has_only_addresses_that_nobody_reaches_is_told() {
         let (here, lan) = ("127.0.0.1:28800".to_owned(), "[fd97::1]:28800".to_owned());
         let eth = "fe80::1".parse().ok();

@@ -246,7 +246,7 @@ impl Roster {
                 false if self.path.is_unicast() && is_beside => STREAM_DOUBTFUL,
                 // Its greeting or the answer: which of them is lost nobody knows.
                 false if self.path.is_unicast() => "UDP to it or from it does not get through",
-                false => "multicast does not reach it",
+                false => "multicast does not reach it, or not in packets of full length (MTU)",
             };
             // One that was told to leave says so as well: why it was told counts.
             if !member.is_away {
@@ -582,7 +582,11 @@ pub(super) mod tests {
         assert_eq!(loses(&mut roster, false), unheard);
         assert_eq!(roster.find(id).unwrap().given, 0, "it told of these when it followed");
         let (other, _) = roster.join(newcomer("b", 2));
-        let words = [(false, "multicast does not reach it"), (true, ""), (false, unheard)];
+        let words = [
+            (false, "multicast does not reach it, or not in packets of full length (MTU)"),
+            (true, ""),
+            (false, unheard),
+        ];
         for (hears, why) in words {
             roster.ready(other, hears, false);
             let left = roster.find(other).unwrap().left_stream.clone().unwrap();
@@ -659,7 +663,10 @@ pub(super) mod tests {
         assert_eq!(why(&mut roster, false), STREAM_DOUBTFUL, "the first one may have greeted");
         let mut roster = Roster::new(DataPath::Multicast);
         assert_eq!(why(&mut roster, true), "");
-        assert_eq!(why(&mut roster, false), "multicast does not reach it");
+        assert_eq!(
+            why(&mut roster, false),
+            "multicast does not reach it, or not in packets of full length (MTU)"
+        );
         assert_eq!(why(&mut Roster::new(DataPath::Tcp), false), "");
     }
 
