@@ -54,7 +54,9 @@ pub(super) fn keep_ticket(path: &Path, said: Said<'_>, now: u64) -> Result<(), F
     };
     if old.as_ref().is_some_and(|old| old.addrs != ticket.addrs) {
         let path = path.display();
-        tracing::warn!("this site's address or port is another: copy {path} to its receivers again");
+        tracing::warn!(
+            "this site's address or port is another: copy {path} to its receivers again"
+        );
     }
     if old.as_ref() != Some(&ticket) {
         ticket.check().map_err(|error| failed(error.to_string()))?;
