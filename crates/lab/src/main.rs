@@ -150,10 +150,6 @@ enum TcpVerb {
 }
 
 fn main() -> ExitCode {
-    // Some tools are in system folders, which the path of who became root by plain `su` leaves out.
-    let path = std::env::var("PATH").unwrap_or_else(|_| "/usr/bin:/bin".to_owned());
-    // SAFETY: no other thread is there yet.
-    unsafe { std::env::set_var("PATH", path + ":/usr/sbin:/sbin") };
     match run(Arguments::parse().verb) {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) => {

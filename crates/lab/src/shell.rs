@@ -5,15 +5,27 @@ use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
+/// Where programs are looked for: some tools are in system folders, which the path of who became root by plain `su` leaves out.
+fn path() -> String {
+    std::env::var("PATH").unwrap_or_else(|_| "/usr/bin:/bin".to_owned()) + ":/usr/sbin:/sbin"
+}
+
+/// A call of a program, which finds others as we do.
+pub(crate) fn command(program: &str) -> Command {
+    let mut command = Command::new(program);
+    command.env("PATH", path());
+    command
+}
+
 /// Runs it to its end; gives what it printed.
 pub(crate) fn run(program: &str, arguments: &[&str]) -> io::Result<String> {
-    let output = Command::new(program).args(arguments).stdin(Stdio::null()).output();
+    let output = command(program).args(arguments).stdin(Stdio::null()).output();
     judge(program, arguments, output)
 }
 
 /// The same, with `input` on its standard input.
 pub(crate) fn feed(program: &str, arguments: &[&str], input: &str) -> io::Result<String> {
-    let mut command = Command::new(program);
+    let mut command = command(program);
     command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let fed = command.spawn().and_then(|mut child| {
         // Dropped at the end of the statement, which closes it.
@@ -51,6 +63,5 @@ pub(crate) fn find(program: &str) -> Option<PathBuf> {
     if program.contains('/') {
         return Path::new(program).is_file().then(|| PathBuf::from(program));
     }
-    let path = std::env::var("PATH").unwrap_or_default();
-    path.split(':').map(|folder| Path::new(folder).join(program)).find(|path| path.is_file())
+    path().split(':').map(|folder| Path::new(folder).join(program)).find(|path| path.is_file())
 }

@@ -121,8 +121,8 @@ impl Sub for Counters {
 
 /// A command that runs `program` in a control group, so that all that it starts is counted and killed with it.
 pub(crate) fn in_group(group: Option<&Path>, program: &str) -> Command {
-    let Some(group) = group else { return Command::new(program) };
-    let mut command = Command::new("sh");
+    let Some(group) = group else { return shell::command(program) };
+    let mut command = shell::command("sh");
     command.args(["-c", "echo $$ >\"$0\" && exec \"$@\""]);
     command.arg(group.join("cgroup.procs")).arg(program);
     command
