@@ -57,14 +57,15 @@ impl Opened {
         Err(DbError::Lost(format!("{path} {what}: put it back, or stop the daemon and restore it")))
     }
 
-    /// Brings what is in the log into the file, so that this alone has all. What stands there that somebody still reads stays in the log.
+    /// Brings what is in the log into the file, so that this alone has all: an error, while somebody reads what is older.
     pub(crate) fn checkpoint(&self) -> Result<(), DbError> {
         self.check()?;
         let connection = connect(&self.path, Access::Read)?;
         connection.busy_timeout(CHECKPOINT_TIME)?;
-        // It answers whether all is done.
-        connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", (), |_| Ok(()))?;
-        Ok(())
+        // It does not fail for who reads, but says so.
+        let is_read =
+            connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", (), |row| row.get(0))?;
+        if is_read { Err(DbError::Other("somebody still reads it".to_owned())) } else { Ok(()) }
     }
 }
 

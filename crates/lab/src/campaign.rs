@@ -24,9 +24,6 @@ use std::time::Duration;
 const RUNS: &str = "runs.jsonl";
 /// Where and with what a campaign ran, beside its runs.
 const SURROUNDINGS: &str = "surroundings.json";
-/// What any campaign, or its page, consists of.
-const WRITTEN: [&str; 6] =
-    [RUNS, SURROUNDINGS, "README.md", "runs.csv", "runs.json", figures::FOLDER];
 
 /// A program as an experiment calls it: its name, and arguments that are added to the sender's.
 struct Call {
@@ -153,32 +150,32 @@ fn failures(records: &[Record], out: &Path) -> io::Result<()> {
     }
 }
 
-/// Makes the file of a campaign's runs, before anything else is written: another's are hours of work, or still being written, and what
-/// is called as they are may be anybody's.
-fn begin(out: &Path) -> io::Result<File> {
-    let taken = |path: &Path| {
-        at(path)(
-            "this is here already, and a campaign would replace it: give another folder with --out, or remove this; if a \
-             campaign was stopped here, `lab join EXPERIMENT FOLDER --out NEW` makes its page",
-        )
-    };
-    let here = WRITTEN.map(|name| out.join(name));
-    if let Some(path) = here.iter().find(|path| path.symlink_metadata().is_ok()) {
-        return Err(taken(path));
+/// Nothing is in the folder: another campaign's runs are hours of work, or still being written, and what is called as its page and its
+/// drawings are may be anybody's.
+fn is_empty(out: &Path) -> io::Result<()> {
+    match fs::read_dir(out) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        here => match here.map_err(at(out))?.next() {
+            None => Ok(()),
+            Some(_) => Err(at(out)(
+                "something is here already, which could be replaced: give another folder with --out; if a campaign was \
+                 stopped here, `lab join EXPERIMENT FOLDER --out NEW` makes its page",
+            )),
+        },
     }
+}
+
+/// Makes the file of a campaign's runs, before anything else is written.
+fn begin(out: &Path) -> io::Result<File> {
+    is_empty(out)?;
+    fs::create_dir_all(out).map_err(at(out))?;
     let runs = out.join(RUNS);
-    File::create_new(&runs).map_err(|e| match e.kind() {
-        // Another began at this moment.
-        io::ErrorKind::AlreadyExists => taken(&runs),
-        _ => at(&runs)(e),
-    })
+    File::create_new(&runs).map_err(at(&runs))
 }
 
 /// Writes the page of parts that were run by themselves, or of whole campaigns, as if they had been run in turn. Says what is missing.
 pub(crate) fn join(experiment: &Experiment, parts: &[PathBuf], out: &Path) -> io::Result<()> {
-    if out.join(RUNS).exists() {
-        return Err(at(out)("a campaign has its runs and its page here: give another folder"));
-    }
+    is_empty(out)?;
     let cells = experiment.cells().map_err(io::Error::other)?;
     let (mut records, mut surroundings): (Vec<(usize, Record)>, Vec<Surroundings>) =
         Default::default();
@@ -374,9 +371,7 @@ fn line(record: &Record) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{
-        Call, RUNS, SURROUNDINGS, WRITTEN, begin, check, failures, join, last_of_others, untrue,
-    };
+    use super::{Call, RUNS, SURROUNDINGS, begin, check, failures, join, last_of_others, untrue};
     use crate::experiment::{Cell, Experiment};
     use crate::page::Surroundings;
     use crate::record::Record;
@@ -437,7 +432,8 @@ mod tests {
         at(&format!("load at the start {}", odd.display()));
         at(&format!("load at the start {}", even.display()));
 
-        let twice = join(&experiment, &[odd.clone(), odd], &out).unwrap_err().to_string();
+        let twice =
+            join(&experiment, &[odd.clone(), odd], &folder.join("new")).unwrap_err().to_string();
         assert!(twice.contains("another part has these runs too"), "{twice}");
     }
 
@@ -459,15 +455,12 @@ mod tests {
 
     #[test]
     fn a_campaign_replaces_nothing() {
-        for name in WRITTEN {
-            let folder = tempfile::tempdir().unwrap();
-            let path = folder.path().join(name);
-            fs::write(&path, "mine").unwrap();
-            let told = begin(folder.path()).unwrap_err().to_string();
-            assert!(told.contains(name) && told.contains("give another folder"), "{told}");
-            assert_eq!(fs::read_to_string(&path).unwrap(), "mine");
-            fs::rename(path, folder.path().join("notes")).unwrap();
-            begin(folder.path()).unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let new = folder.path().join("new");
+        begin(&new).unwrap();
+        let experiment = experiment(folder.path());
+        for error in [begin(&new).unwrap_err(), join(&experiment, &[], &new).unwrap_err()] {
+            assert!(error.to_string().contains("give another folder"), "{error}");
         }
     }
 
@@ -508,6 +501,7 @@ mod tests {
         assert_eq!(fs::read_to_string(out.join("runs.csv")).unwrap().lines().count(), 3);
         // One in the midst of others is something else.
         fs::write(&file, text.replacen("\n", "!\n", 1)).unwrap();
+        let out = folder.join("new");
         let told = join(&experiment, std::slice::from_ref(&torn), &out).unwrap_err().to_string();
         assert!(told.contains("runs.jsonl: line 1: "), "{told}");
         // A part's own page stays.

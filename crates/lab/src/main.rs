@@ -217,7 +217,6 @@ fn campaign(
         Path::new("target/lab").join(name)
     };
     let out = out.unwrap_or_else(named);
-    std::fs::create_dir_all(&out).map_err(at(&out))?;
     campaign::run(&experiment, part.unwrap_or((1, 1)), &out)?;
     say(out.join("README.md").display());
     Ok(())

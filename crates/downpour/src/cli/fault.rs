@@ -68,10 +68,14 @@ impl Fault {
     }
 }
 
+/// Between the parts of a list.
+const LISTED: &str = "\n  ";
+
 impl fmt::Display for Fault {
-    /// Two plain lines, whatever others have put into them.
+    /// Two plain lines, whatever others have put into them; of a list a line each.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "downpour: {}\n  what to do: {}", plain(&self.what), plain(&self.todo))
+        let what: Vec<_> = self.what.split(LISTED).map(plain).collect();
+        write!(f, "downpour: {}\n  what to do: {}", what.join(LISTED), plain(&self.todo))
     }
 }
 
@@ -90,6 +94,8 @@ mod tests {
         let odd = "x\u{1b}]52;c;eA==\u{7}\ny";
         let of_others = Fault::incomplete(odd, odd).to_string();
         assert_eq!(of_others.chars().filter(|c| c.is_control()).collect::<String>(), "\n");
+        let listed = Fault::start("two cannot be read:\n  a\n  b", "look");
+        assert_eq!(listed.to_string().lines().count(), 4);
         assert_eq!(fault.exit as u8, 3);
         assert_eq!(Exit::Usage as u8, 2);
     }

@@ -134,8 +134,7 @@ pub fn adopt(catalog: &Catalog, now: Time, what: &Adoption) -> Result<Adopted, S
                 continue;
             }
         };
-        let odd = listing.odd.into_iter().map(|odd| format!("{}: {}", odd.path, odd.why));
-        done.left_out.extend(odd);
+        listing.odd.iter().for_each(|odd| done.leave_out(&odd.path, &odd.why));
         let visible = |name: &&String| !name.starts_with('.');
         folders.extend(listing.folders.iter().filter(visible).map(|name| join(&folder, name)));
         for (name, _) in listing.files.iter().filter(|(name, _)| !name.starts_with('.')) {
