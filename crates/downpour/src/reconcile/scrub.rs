@@ -46,6 +46,8 @@ const COPIES_MAX: usize = 2 * CANDIDATES_MAX;
 const LISTED_MAX: usize = 10_000;
 /// Depth of folders that is walked.
 const DEPTH_MAX: usize = 64;
+/// Folders whose real paths are remembered.
+const FOLDERS_KEPT: usize = 4096;
 
 /// What is to be scrubbed.
 #[derive(Clone, Debug)]
@@ -71,6 +73,10 @@ pub struct ScrubOrder {
 pub trait Pace {
     /// So many bytes were read, so many files begun.
     fn spent(&mut self, bytes: u64, files: u64) -> bool;
+    /// Whether what was found may be true: disks may have gone meanwhile.
+    fn may_record(&mut self) -> Result<(), String> {
+        Ok(())
+    }
     /// Files up to this one were looked at, and what was found of them is recorded: so many became lost or corrupt.
     fn reached(&mut self, file: FileId, changes: usize);
 }
@@ -208,8 +214,8 @@ struct Work<'a> {
     done: Scrubbed,
     /// Hashes of the paths that the catalog knows.
     known: HashSet<u64>,
-    /// The folder of the last one of them, and its real path.
-    real: (PathBuf, PathBuf),
+    /// Folders of some of them, and their real paths.
+    real: HashMap<PathBuf, PathBuf>,
     /// What is to be recorded.
     changed: Vec<Looked>,
     /// How many became lost or corrupt in all.
@@ -227,6 +233,10 @@ impl Work<'_> {
             let page = reader.replicas_at(self.site, after, PAGE)?;
             let Some(last) = page.last() else { break };
             after = last.file;
+            goes_on = pace.spent(0, 0);
+            if !goes_on {
+                break;
+            }
             for replica in page {
                 goes_on = self.replica(reader, &replica, pace)?;
                 if !goes_on {
@@ -294,6 +304,9 @@ impl Work<'_> {
         self.recorded = (self.now)();
         if self.is_too_much() {
             return Ok(());
+        }
+        if !self.changed.is_empty() {
+            pace.may_record().map_err(RunError::Machine)?;
         }
         let changed = std::mem::take(&mut self.changed);
         let (changes, others) = of_same(reader, &self.order.base, changed)?;
@@ -434,12 +447,15 @@ impl Work<'_> {
     /// Of the real path of the folder, and the name: a folder may be reached by a link, or be spelled otherwise.
     fn hash_of(&mut self, path: &Path) -> u64 {
         let folder = path.parent().unwrap_or(path);
-        if self.real.0 != folder {
+        if !self.real.contains_key(folder) {
+            if self.real.len() >= FOLDERS_KEPT {
+                self.real.clear();
+            }
             // Of one that is not there nothing is met.
             let real = fs::canonicalize(folder).unwrap_or_else(|_| folder.to_owned());
-            self.real = (folder.to_owned(), real);
+            self.real.insert(folder.to_owned(), real);
         }
-        let real = self.real.1.join(path.file_name().unwrap_or_default());
+        let real = self.real[folder].join(path.file_name().unwrap_or_default());
         super::ask::short(blake3::hash(real.as_os_str().as_encoded_bytes()).as_bytes())
     }
 

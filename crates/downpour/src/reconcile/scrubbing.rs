@@ -114,10 +114,7 @@ impl Scrub {
         let Ok(_at_work) = self.at_work.try_lock() else { return Err(HANGS.to_owned()) };
         let (config, now) = (site.config(), site.clock.now());
         let (section, state) = (&config.reconcile, config.state());
-        for inbox in config.inboxes() {
-            let known = site.inboxes.look(&config, &inbox, false);
-            known.map_err(|strange| strange.to_string())?;
-        }
+        site.inboxes.look_at_all(&config).map_err(|strange| strange.to_string())?;
         let mut reader = site.catalog.reader().map_err(|e| e.to_string())?;
         let newest = reader.newest_file().map_err(|e| e.to_string())?;
         let file = mark_in(&config);
@@ -317,6 +314,11 @@ impl Pace for Paced<'_> {
             }
             std::thread::sleep(left.min(SLEEP_MAX));
         }
+    }
+
+    fn may_record(&mut self) -> Result<(), String> {
+        let known = self.site.inboxes.look_at_all(&self.site.config());
+        known.map_err(|strange| strange.to_string())
     }
 
     fn reached(&mut self, FileId(after): FileId, changes: usize) {

@@ -528,6 +528,8 @@ async fn copies(
     let stored = blocking(move || {
         let (config, now) = (site.config(), || site.clock.now());
         let here = (&*site.name, &*config.folder);
+        let known = site.inboxes.look_at_all(&config);
+        known.map_err(|strange| RunError::Machine(strange.to_string()))?;
         Ok(read_back(&site.catalog, here, &service.copies, &wish.origin, &wish.names, now)?)
     });
     Ok(Json(stored.await?))

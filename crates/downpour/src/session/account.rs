@@ -256,8 +256,8 @@ fn receiver_report(
     started: Instant,
 ) -> ReceiverReport {
     let receipt = member.receipt.as_ref();
-    let (stream_bytes, pull_bytes, kept_bytes) = receipt
-        .map_or((told, member.given, 0), |r| (r.bytes_by_stream, r.bytes_by_pull, r.bytes_held));
+    let (stream_bytes, pull_bytes, kept_bytes) =
+        receipt.map_or((told, 0, 0), |r| (r.bytes_by_stream, r.bytes_by_pull, r.bytes_held));
     let state = match &member.stage {
         Stage::Complete => {
             let left = member.left_stream.clone();

@@ -50,8 +50,10 @@ pub(super) trait Carried: BlockSource {
         false
     }
 
-    /// Gives up those of them that are not as they were. Waits for their disk.
-    fn look_at_empty(&self) {}
+    /// Gives up those of them that are not as they were, or, when they have `gone` to receivers, hold some. Waits for their disk.
+    fn look_at_empty(&self, gone: bool) {
+        let _ = gone;
+    }
 
     /// Gives an object up; products are taken as they come.
     fn give_up(&self, _entry: EntryId, _reason: &str) {}
@@ -97,8 +99,8 @@ impl Carried for ContentSource {
         self.has_empty()
     }
 
-    fn look_at_empty(&self) {
-        self.look_at_empty();
+    fn look_at_empty(&self, gone: bool) {
+        self.look_at_empty(gone);
     }
 
     fn give_up(&self, entry: EntryId, reason: &str) {

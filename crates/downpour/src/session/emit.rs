@@ -68,7 +68,7 @@ pub(super) fn emit(
             if stopped() {
                 return Ok(());
             }
-            shared.source.look_at_empty();
+            shared.source.look_at_empty(false);
         }
         publish_manifest(shared, &section);
         offer(shared, section.manifest.clone().filter_map(BlockId::manifest));

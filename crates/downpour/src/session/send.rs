@@ -416,7 +416,7 @@ async fn offering_ends(emitting: &JoinHandle<()>) {
 async fn look_again(source: Arc<dyn Carried>) {
     let (done, looked) = oneshot::channel::<()>();
     let look = move || {
-        source.look_at_empty();
+        source.look_at_empty(true);
         drop(done);
     };
     // Nobody waits longer for a disk that does not answer.

@@ -67,7 +67,8 @@ pub(super) fn limits(plan: &ReceivePlan, joined: &Joined, taker: &Taker) -> Pull
     match planned(plan, joined) {
         None => {
             let parallel = plan.wishes.connections.map_or(default.parallel, usize::from);
-            let tuning = beside_stream(&plan.wishes, parallel);
+            // The manifest has one more.
+            let tuning = beside_stream(&plan.wishes, parallel + 1);
             PullLimits { parallel, manifest_apart: true, tuning, ..default }
         }
         Some(planned) => PullLimits {
@@ -112,8 +113,8 @@ const STALL_TIME: Duration = Duration::from_secs(30);
 
 /// What is said then. The connection of events lives, else the sender were lost.
 const STALLED: &str = "the sender answers, but nothing of what is pulled from it has come for 30 s: are large \
-                                  packets dropped on the way (see the MTU of its interfaces), or is its share for pulls small \
-                                  (--pull-share)?";
+                                  packets dropped on the way (see the MTU of its interfaces), does its disk not answer, or is its \
+                                  share for pulls small (--pull-share)?";
 
 /// A time in which nothing comes of what is pulled.
 #[derive(Default)]

@@ -7,7 +7,6 @@
 //! Deliberately absent: a folder that cannot be marked is received into as it is, if it can be; it is tried again with the next offer.
 
 use super::config::Config;
-use crate::object::rename_new;
 use crate::receipt::RECEIPT_LOG;
 use crate::whole::{put, remove};
 use downpour_transport::control::SessionId;
@@ -15,7 +14,6 @@ use rustix::io::Errno;
 use std::collections::BTreeMap;
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, ErrorKind, Write as _};
-use std::os::fd::OwnedFd;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -72,10 +70,11 @@ impl Config {
         let shown = folder.display();
         let what =
             format!("{shown} is not the folder that was received into before (is it mounted?)");
-        let todo = format!(
-            "mount it; where it is meant to be another, write {noted} to {} as the daemon's user",
-            mark.display()
-        );
+        let todo = match found {
+            None => format!("write {noted} to {} as the daemon's user", mark.display()),
+            Some(_) => format!("take its line out of {}", self.state().join(NOTES).display()),
+        };
+        let todo = format!("mount it; where it is meant to be another, {todo}");
         Err(Strange { what, todo })
     }
 }
@@ -102,6 +101,11 @@ impl Inboxes {
             _ => {}
         }
         known.map(drop)
+    }
+
+    /// The same of all of a site.
+    pub(crate) fn look_at_all(&self, config: &Config) -> Result<(), Strange> {
+        config.inboxes().iter().try_for_each(|inbox| self.look(config, inbox, false))
     }
 
     /// What is wrong with those that were looked at.
@@ -152,17 +156,19 @@ fn make_mark(folder: &Path) -> io::Result<String> {
     let id = downpour_catalog::hex(id.as_bytes());
     let part = format!("id.{id}");
     let mut file = File::create(own.join(&part))?;
-    let at = OwnedFd::from(File::open(own)?);
-    let written = file.write_all(id.as_bytes()).and_then(|()| file.sync_all());
-    match written.and_then(|()| Ok(rename_new((&at, part.as_str()), (&at, "id"))?)) {
-        Ok(()) => {}
-        Err(error) => {
-            remove(&own.join(&part))?;
-            if Errno::from_io_error(&error) != Some(Errno::EXIST) {
-                return Err(error);
-            }
-        }
-    }
+    let part = own.join(&part);
+    let named = file.write_all(id.as_bytes()).and_then(|()| file.sync_all()).and_then(|()| {
+        // Of several daemons one is first, on NFS too.
+        fs::hard_link(&part, &mark).or_else(|error| match Errno::from_io_error(&error) {
+            Some(Errno::PERM | Errno::OPNOTSUPP | Errno::NOSYS) => fs::rename(&part, &mark),
+            _ => Err(error),
+        })
+    });
+    remove(&part)?;
+    named.or_else(|error| match error.kind() {
+        ErrorKind::AlreadyExists => Ok(()),
+        _ => Err(error),
+    })?;
     for changed in [Some(own), Some(folder), folder.parent()].into_iter().flatten() {
         File::open(changed)?.sync_all()?;
     }

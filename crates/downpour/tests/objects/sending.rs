@@ -114,7 +114,7 @@ fn a_withdrawal_that_comes_before_the_manifest_is_remembered() {
 #[test]
 fn a_file_without_data_that_has_some_by_now_is_withdrawn_and_replaces_nothing() {
     let (_dir, a, b) = pair();
-    let names = ["empty", "gone", "good", "hole", "still", "swept"];
+    let names = ["empty", "gone", "good", "hole", "late", "lock", "still", "swept"];
     for name in names {
         write(a.join(name), b"");
     }
@@ -130,8 +130,8 @@ fn a_file_without_data_that_has_some_by_now_is_withdrawn_and_replaces_nothing() 
     fs::remove_file(a.join("gone")).unwrap();
     fs::File::options().write(true).open(a.join("hole")).unwrap().write_at(&[1], 7).unwrap();
     fs::set_permissions(a.join("still"), Permissions::from_mode(0o600)).unwrap();
-    sender.source.look_at_empty();
-    sender.source.look_at_empty();
+    sender.source.look_at_empty(false);
+    sender.source.look_at_empty(false);
     let told = sender.withdrawn.lock().unwrap().clone();
     let all: Vec<_> = told.iter().map(|w| w.path.as_str()).collect();
     assert_eq!(all, ["empty", "gone", "hole", "status"], "once each");
@@ -145,7 +145,15 @@ fn a_file_without_data_that_has_some_by_now_is_withdrawn_and_replaces_nothing() 
     assert_eq!(receiver.failures().into_keys().collect::<Vec<_>>(), all);
     assert_eq!(fs::read(b.join("hole")).unwrap(), b"what came before");
     let left: Vec<_> = names.into_iter().filter(|name| b.join(name).exists()).collect();
-    assert_eq!(left, ["good", "hole", "still", "swept"]);
+    assert_eq!(left, ["good", "hole", "late", "lock", "still", "swept"]);
+    // What holds data by now is told; that one is gone or was touched costs nobody anything.
+    write(a.join("late"), b"a,b,c");
+    fs::remove_file(a.join("lock")).unwrap();
+    let touched = fs::File::options().write(true).open(a.join("still")).unwrap();
+    touched.set_modified(std::time::SystemTime::now() + std::time::Duration::from_secs(9)).unwrap();
+    sender.source.look_at_empty(true);
+    let more = sender.withdrawn.lock().unwrap().split_off(told.len());
+    assert_eq!(more.iter().map(|w| w.path.as_str()).collect::<Vec<_>>(), ["late"]);
 }
 
 #[test]

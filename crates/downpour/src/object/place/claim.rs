@@ -108,8 +108,8 @@ impl Claim {
         }
         Err(match error {
             Errno::PERM => target(
-                "others may write to its folder .downpour, or own it: remove that folder; a file \
-                 system that gives everybody all rights is to be mounted without (umask=077)"
+                "others may write to its folder .downpour, or own it: give it to the user who receives, \
+                 with mode 0700; a file system that gives everybody all rights is to be mounted without (umask=077)"
                     .into(),
             ),
             error => OpenError::of(out, error),

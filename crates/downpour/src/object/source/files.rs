@@ -109,17 +109,22 @@ impl Files {
         self.look(entry, &fd).map(|touched| !touched)
     }
 
-    /// Whether a file that held no data is still as it was. An error is a reason to withdraw it.
-    pub(super) fn look_at_empty(&self, entry: u32) -> Result<(), String> {
-        let fd = self.open(entry)?;
-        let beyond = match self.tree.file_size(EntryId(entry)) {
-            Some(0) => rustix::io::pread(&fd, &mut [0; 1], 0),
-            _ => Ok(0), // A hole that is written to has another modification time.
+    /// Whether a file that held no data is still as it was; when it `has_gone` to receivers, whether it holds none still, if it is
+    /// there. An error is a reason to withdraw it.
+    pub(super) fn look_at_empty(&self, entry: u32, has_gone: bool) -> Result<(), String> {
+        let fd = match self.open(entry) {
+            Err(_) if has_gone => return Ok(()),
+            opened => opened?,
         };
-        self.look(entry, &fd)?;
-        match beyond {
+        // A hole that is written to has another modification time.
+        let is_hole = self.tree.file_size(EntryId(entry)) != Some(0);
+        if is_hole || !has_gone {
+            self.look(entry, &fd)?;
+        }
+        match if is_hole { Ok(0) } else { rustix::io::pread(&fd, &mut [0; 1], 0) } {
             Ok(0) => Ok(()),
-            Ok(_) => Err(NO_SIZE.into()),
+            Ok(_) => Err(if has_gone { CHANGED } else { NO_SIZE }.into()),
+            Err(_) if has_gone => Ok(()),
             Err(error) => Err(format!("cannot be read: {}", explain(error))),
         }
     }

@@ -251,12 +251,13 @@ impl ContentSource {
         matches!(self.content, Content::Files(_)) && self.tree.empty_files().next().is_some()
     }
 
-    /// Withdraws files without data that are not as they were: an open file and a call or two for each.
-    pub fn look_at_empty(&self) {
+    /// Withdraws files without data that are not as they were, or, when they have `gone` to receivers, hold some: an open file and a
+    /// call or two for each.
+    pub fn look_at_empty(&self, gone: bool) {
         let Content::Files(files) = &self.content else { return };
         for EntryId(entry) in self.tree.empty_files() {
             if !self.is_withdrawn(entry)
-                && let Err(reason) = files.look_at_empty(entry)
+                && let Err(reason) = files.look_at_empty(entry, gone)
             {
                 self.withdraw(entry, reason, false);
             }
