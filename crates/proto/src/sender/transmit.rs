@@ -43,6 +43,10 @@ const ROUND_IDLE_MAX: Duration = Duration::from_millis(250);
 /// Idle polls before they become rarer: receivers may still be short of what was sent last.
 const IDLE_POLLS_FAST: u32 = 8;
 
+/// While nobody follows the stream a probe comes with every so many idle polls: who left because only what is short came
+/// waits for something long (`docs/protocol.md#STRAG-4`).
+const IDLE_POLLS_PROBED: u32 = 40;
+
 /// Receivers that shall report in a round though they need nothing: [`REPORTS_MAX`] of a small
 /// group and in a session's first rounds, fewer the larger the group is, and one in two rounds in groups so
 /// large that their worst receivers speak by themselves. With the NACKs, feedback to a thousand receivers stays
@@ -371,6 +375,8 @@ impl Sender {
         if self.unpolled == 0 {
             self.idle_polls += 1;
             self.limited += 1;
+            let deserted = self.members.streaming() == 0 && self.members.pulling() > 0;
+            self.probe_due |= deserted && self.idle_polls.is_multiple_of(IDLE_POLLS_PROBED);
         }
         self.unpolled = 0;
         self.grtt.on_round();

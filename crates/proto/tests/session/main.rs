@@ -463,6 +463,38 @@ fn a_stream_that_everybody_has_left_waits_for_them_for_a_while() {
     }
 }
 
+/// An MTU before all has fallen, and rises again (`docs/protocol.md#STRAG-4`).
+#[test]
+fn all_who_got_only_what_is_short_come_back_when_what_is_long_comes_again() {
+    let mut net = Net::new(&[0.0; 3], Duration::from_millis(1), 100);
+    let offer = |net: &mut Net, blocks: std::ops::Range<u32>| {
+        for block in blocks.map(|number| BlockId::data(number).unwrap()) {
+            net.blocks.insert(block, 256);
+            net.sender.offer(net.now, block, 256);
+        }
+    };
+    let all_are = |net: &Net, delivery| {
+        let member = |id| net.sender.member(ReceiverId(id)).unwrap();
+        (1..=3).all(|id| member(id).delivery == delivery)
+    };
+    let pulls = |net: &Net| net.nodes.iter().map(|n| n.machine.stats().pulls).sum::<u64>();
+    net.sender.start(net.now);
+    offer(&mut net, 0..160);
+    net.run(Duration::from_secs(1));
+    net.only_short = true;
+    net.run(Duration::from_secs(30));
+    assert!(all_are(&net, Delivery::Pull), "none of the probes has come");
+    net.only_short = false;
+    net.run(Duration::from_secs(11));
+    assert!(all_are(&net, Delivery::Stream));
+    let before = pulls(&net);
+    offer(&mut net, 160..200);
+    net.sender.finish(net.now);
+    net.run(Duration::from_secs(10));
+    assert!(net.complete());
+    assert_eq!(pulls(&net), before);
+}
+
 #[test]
 fn who_is_moved_to_pull_is_not_waited_for() {
     let mut net = Net::new(&[0.0], Duration::from_millis(1), 100);

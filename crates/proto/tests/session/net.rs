@@ -57,6 +57,8 @@ pub(crate) struct Net {
     /// Who was asked back to the stream, and whether nobody can come back.
     pub(crate) asked_back: Vec<ReceiverId>,
     pub(crate) none_rejoins: bool,
+    /// What is long is lost to all.
+    pub(crate) only_short: bool,
 }
 
 impl Net {
@@ -75,6 +77,7 @@ impl Net {
             left: Vec::new(),
             asked_back: Vec::new(),
             none_rejoins: false,
+            only_short: false,
         };
         for loss in losses {
             net.join(*loss);
@@ -163,6 +166,10 @@ impl Net {
             if matches!(transmit.header.kind, Kind::Symbol { .. }) {
                 body.resize(usize::from(GEOMETRY.symbol_len), 0);
             }
+            if self.only_short && matches!(transmit.header.kind, Kind::Symbol { .. } | Kind::Probe)
+            {
+                continue;
+            }
             for at in 0..self.nodes.len() {
                 if self.nodes[at].alive && self.rng.unit() >= self.nodes[at].loss {
                     self.post(self.delay, To::Receiver(at, transmit.header, body.clone()));
@@ -212,7 +219,14 @@ impl Net {
             let Kind::Feedback { receiver } = header.kind else { panic!("{header:?}") };
             posts.push(To::Sender(receiver, body));
         }
-        while node.machine.poll_event().is_some() {}
+        while let Some(event) = node.machine.poll_event() {
+            let delivery = match event {
+                receiver::Event::SymbolsLost => Delivery::Pull,
+                receiver::Event::StreamHeard => Delivery::Stream,
+                _ => continue,
+            };
+            self.sender.set_delivery(now, ReceiverId(at as u32 + 1), delivery);
+        }
         for post in posts {
             let times = if matches!(post, To::Sender(..)) { 1 } else { 4 };
             self.post(self.delay * times, post);
