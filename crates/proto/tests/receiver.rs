@@ -418,8 +418,8 @@ fn who_is_told_of_many_symbols_and_gets_none_has_lost_the_stream_until_one_comes
         _ => None,
     };
     assert_eq!(stream.run(&mut receiver, (50, 4), all), []);
-    assert_eq!(stream.run(&mut receiver, (30, 4), short), [], "for 3 s");
-    assert_eq!(stream.run(&mut receiver, (2, 4), short), [Event::SymbolsLost]);
+    assert_eq!(stream.run(&mut receiver, (10, 8), short), [], "for 1 s");
+    assert_eq!(stream.run(&mut receiver, (2, 8), short), [Event::SymbolsLost]);
     assert_eq!(stream.run(&mut receiver, (50, 4), short), [], "polls are not the stream");
     assert_eq!(stream.run(&mut receiver, (60, 0), short), [Event::StreamQuiet], "joined anew");
     assert_eq!(stream.run(&mut receiver, (2, 4), all), [Event::StreamHeard]);

@@ -82,7 +82,8 @@ impl Silence {
             Some((count, since)) => (count.saturating_add(told), since),
         };
         self.in_vain = Some((count, since));
-        let lasts = told > 0 && now.since(since) >= Self::wait(grtt) * QUIET_PART;
+        // Sooner than the sender tells it to leave for such losses: it would be named a slow one.
+        let lasts = told > 0 && now.since(since) >= Self::wait(grtt);
         count >= IN_VAIN_MIN && (lasts || self.is_lost())
     }
 }

@@ -481,10 +481,10 @@ fn all_who_got_only_what_is_short_come_back_when_what_is_long_comes_again() {
     net.sender.start(net.now);
     offer(&mut net, 0..160);
     net.run(Duration::from_secs(1));
-    net.only_short = true;
+    net.nodes.iter_mut().for_each(|node| node.only_short = true);
     net.run(Duration::from_secs(30));
     assert!(all_are(&net, Delivery::Pull), "none of the probes has come");
-    net.only_short = false;
+    net.nodes.iter_mut().for_each(|node| node.only_short = false);
     net.run(Duration::from_secs(11));
     assert!(all_are(&net, Delivery::Stream));
     let before = pulls(&net);
@@ -493,6 +493,20 @@ fn all_who_got_only_what_is_short_come_back_when_what_is_long_comes_again() {
     net.run(Duration::from_secs(10));
     assert!(net.complete());
     assert_eq!(pulls(&net), before);
+}
+
+/// It says why: otherwise the sender would call it too slow for the others (`docs/protocol.md#STRAG-2`).
+#[test]
+fn one_who_gets_only_what_is_short_leaves_before_it_is_told_to() {
+    for mbps in [5, 40, 400] {
+        let mut net = Net::new(&[0.002; 3], Duration::from_millis(2), mbps);
+        net.offer(256 * 5 * mbps as u32);
+        net.run(Duration::from_millis(500));
+        net.nodes[2].only_short = true;
+        net.run(Duration::from_secs(4));
+        assert_eq!(net.left, [], "{mbps} Mbit/s");
+        assert_eq!(net.sender.member(ReceiverId(3)).unwrap().delivery, Delivery::Pull);
+    }
 }
 
 #[test]

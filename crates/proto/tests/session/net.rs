@@ -18,6 +18,8 @@ pub(crate) struct Node {
     pub(crate) alive: bool,
     /// Its answers do not come to the sender.
     pub(crate) mute: bool,
+    /// Nothing long comes to it.
+    pub(crate) only_short: bool,
     /// Symbols kept, by block: any k distinct ones must be there when a block is completed.
     pub(crate) kept: BTreeMap<BlockId, BTreeSet<u16>>,
     pub(crate) stored: BTreeSet<BlockId>,
@@ -57,8 +59,6 @@ pub(crate) struct Net {
     /// Who was asked back to the stream, and whether nobody can come back.
     pub(crate) asked_back: Vec<ReceiverId>,
     pub(crate) none_rejoins: bool,
-    /// What is long is lost to all.
-    pub(crate) only_short: bool,
 }
 
 impl Net {
@@ -77,7 +77,6 @@ impl Net {
             left: Vec::new(),
             asked_back: Vec::new(),
             none_rejoins: false,
-            only_short: false,
         };
         for loss in losses {
             net.join(*loss);
@@ -101,7 +100,8 @@ impl Net {
         };
         let machine = Receiver::new(config, u64::from(me.0), self.now);
         let (kept, stored) = (BTreeMap::new(), BTreeSet::new());
-        self.nodes.push(Node { machine, loss, alive: true, mute: false, kept, stored });
+        let (alive, mute, only_short) = (true, false, false);
+        self.nodes.push(Node { machine, loss, alive, mute, only_short, kept, stored });
         assert!(self.sender.join(self.now, me, Delivery::Stream));
     }
 
@@ -166,12 +166,11 @@ impl Net {
             if matches!(transmit.header.kind, Kind::Symbol { .. }) {
                 body.resize(usize::from(GEOMETRY.symbol_len), 0);
             }
-            if self.only_short && matches!(transmit.header.kind, Kind::Symbol { .. } | Kind::Probe)
-            {
-                continue;
-            }
+            let is_long = matches!(transmit.header.kind, Kind::Symbol { .. } | Kind::Probe);
             for at in 0..self.nodes.len() {
-                if self.nodes[at].alive && self.rng.unit() >= self.nodes[at].loss {
+                let node = &self.nodes[at];
+                let is_cut = is_long && node.only_short;
+                if node.alive && !is_cut && self.rng.unit() >= node.loss {
                     self.post(self.delay, To::Receiver(at, transmit.header, body.clone()));
                 }
             }
