@@ -188,6 +188,24 @@ fn a_file_that_was_empty_when_it_was_offered_and_is_not_at_the_end_is_told_by_th
 }
 
 #[test]
+fn what_comes_is_counted_before_a_block_is_whole() {
+    let mut pair = Pair::new();
+    pair.file("one", "one", &vec![7; 1_400_000]);
+    pair.rate = Some(Rate::from_bps(1_000_000));
+    block_on(async {
+        let (sending, ticket) = pair.send();
+        let receiving = pair.receive(ticket.await.unwrap());
+        // More than a manifest.
+        while receiving.came() < 100_000 {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        assert_eq!(receiving.progress().unwrap().receivers[0].done_bytes, 0);
+        receiving.stop();
+        sending.stop();
+    });
+}
+
+#[test]
 fn a_session_has_begun_when_its_receiver_is_there() {
     let mut pair = Pair::new();
     pair.file("one", "one", b"alpha");

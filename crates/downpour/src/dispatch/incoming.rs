@@ -137,7 +137,7 @@ impl Incoming {
             matches!(item, Arrived::Placed { .. }).then_some(taken.item.size)
         };
         let bytes = self.taken.iter().zip(&items).filter_map(placed).sum();
-        self.state.send_replace(BatchState { done: true, bytes, items });
+        self.state.send_replace(BatchState { done: true, bytes, came: 0, items });
         self.ended.get_or_init(Instant::now);
     }
 
@@ -219,7 +219,7 @@ impl Incoming {
                     let seen = running.progress();
                     let bytes = seen.and_then(|s| s.receivers.first().map(|row| row.done_bytes));
                     let bytes = bytes.unwrap_or(0);
-                    self.state.send_modify(|state| state.bytes = bytes);
+                    self.state.send_modify(|state| (state.bytes, state.came) = (bytes, running.came()));
                     // What is on the disk is not promised as well.
                     let lacks = match reserved.load(Ordering::Relaxed) {
                         true => 0,

@@ -162,8 +162,11 @@ pub struct Begin {
 pub struct BatchState {
     /// All files have their results.
     pub done: bool,
-    /// Bytes that have arrived.
+    /// Bytes that have arrived, in whole blocks.
     pub bytes: u64,
+    /// Bytes that its session was given so far, also of blocks that are not whole: while they grow something comes.
+    #[serde(default)]
+    pub came: u64,
     /// For each file that was taken, in the offer's order; empty before the end.
     pub items: Vec<Arrived>,
 }

@@ -307,8 +307,8 @@ impl Outgoing {
                     self.progress.arrived(state.bytes);
                     let is_wanted = held.iter().any(|held| book.holds(held));
                     let is = (running.is_under_way(), is_wanted);
-                    let verdict =
-                        lock(&self.progress.stand).answered(Instant::now(), state.bytes, is);
+                    let bytes = state.bytes.saturating_add(state.came);
+                    let verdict = lock(&self.progress.stand).answered(Instant::now(), bytes, is);
                     let what = self.progress.standing().unwrap_or_default();
                     let class = ErrorClass::TimedOut;
                     match verdict {

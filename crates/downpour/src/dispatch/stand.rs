@@ -1,7 +1,8 @@
 //! Whether anything arrives of a batch: when it is told that nothing does, and when the batch gives its place up to others.
 //!
-//! It counts while the session is under way: what its destination reads back and records after that does not grow. What arrives is
-//! counted in blocks, so that a slow rate has more time. Of a batch that is given up nothing is lost: what has come is kept for the next.
+//! It counts while the session is under way: what its destination reads back and records after that does not grow. What is pulled is
+//! counted as it comes; what comes by a stream, and what a destination of an earlier build tells of, in whole blocks, so that a
+//! slow rate has more time. Of a batch that is given up nothing is lost: what has come is kept for the next.
 //!
 //! It has no clock: time is an argument.
 
@@ -49,7 +50,7 @@ impl Stand {
         Self { bytes: 0, grown: None, is_told: false, unwanted: None, patience }
     }
 
-    /// So many bytes have arrived of a batch that has not ended.
+    /// So many bytes have arrived of a batch that has not ended: a number that another one follows where anything comes.
     pub(super) fn answered(
         &mut self,
         now: Instant,

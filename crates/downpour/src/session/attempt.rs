@@ -324,6 +324,7 @@ impl Run<'_> {
                     let shown = receiver_snapshot(&self.account, plan, &snapshot, known, bytes);
                     host.show(&shown);
                     let came = self.puller.totals().came;
+                    host.came(came);
                     let stalled = stall.look(Instant::now(), !self.orders.is_empty(), came);
                     stalled.inspect(|news| host.say(news));
                     None

@@ -34,6 +34,7 @@ use downpour_transport::identity::{Identity, PublicKey};
 use std::collections::{BTreeSet, HashMap};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot, watch};
@@ -154,6 +155,7 @@ impl ReceivedFiles {
 #[derive(Debug)]
 pub struct Running<T> {
     seen: watch::Receiver<Option<Snapshot>>,
+    came: Arc<AtomicU64>,
     stop: watch::Sender<bool>,
     give_up: mpsc::UnboundedSender<usize>,
     task: JoinHandle<Result<T, Fault>>,
@@ -163,6 +165,11 @@ impl<T> Running<T> {
     /// How it goes; `None` before it has begun.
     pub fn progress(&self) -> Option<Snapshot> {
         self.seen.borrow().clone()
+    }
+
+    /// How many bytes a receiver was given that it pulls, by the sender that it has now: also of blocks that are not whole.
+    pub fn came(&self) -> u64 {
+        self.came.load(Ordering::Relaxed)
     }
 
     /// Whether it waits for the other node no longer: that was there, or did not come in time.
@@ -269,13 +276,14 @@ pub(super) fn run<T: Send + 'static>(
     session: impl FnOnce(&Handle, Host) -> Result<T, Fault> + Send + 'static,
 ) -> Running<T> {
     let (tell, seen) = watch::channel(None);
+    let came = Arc::<AtomicU64>::default();
     let (stop, stopped) = watch::channel(false);
     // The items of one list, as they are given up.
     let (give_up, given_up) = mpsc::unbounded_channel();
-    let host = Host::Program { seen: tell, stop: stopped, ticket, given_up };
+    let host = Host::Program { seen: tell, came: came.clone(), stop: stopped, ticket, given_up };
     let handle = Handle::current();
     let task = tokio::task::spawn_blocking(move || session(&handle, host));
-    Running { seen, stop, give_up, task }
+    Running { seen, came, stop, give_up, task }
 }
 
 fn send_plan(setup: SendFiles) -> SendPlan {

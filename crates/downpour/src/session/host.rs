@@ -7,6 +7,8 @@ use crate::descriptors;
 use crate::progress::{Progress, Snapshot};
 use crate::report::Report;
 use crate::ticket::Ticket;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use tokio::sync::{mpsc, oneshot, watch};
 
@@ -37,6 +39,7 @@ pub(super) enum Host {
     /// The last snapshot; `stop` ends, and so does its sender's end.
     Program {
         seen: watch::Sender<Option<Snapshot>>,
+        came: Arc<AtomicU64>,
         stop: watch::Receiver<bool>,
         ticket: Option<oneshot::Sender<Ticket>>,
         given_up: mpsc::UnboundedReceiver<usize>,
@@ -64,6 +67,13 @@ impl Host {
             Self::Program { seen, .. } => {
                 seen.send_replace(Some(snapshot.clone()));
             }
+        }
+    }
+
+    /// So many bytes came by pulls, also of blocks that are not whole.
+    pub(super) fn came(&self, bytes: u64) {
+        if let Self::Program { came, .. } = self {
+            came.store(bytes, Ordering::Relaxed);
         }
     }
 
