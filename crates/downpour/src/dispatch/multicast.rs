@@ -13,7 +13,7 @@
 use super::book::{Book, Held, until};
 use super::link::{REST_MAX, rest, search_limit};
 use super::load::{Loaded, load, receipts_that_hold};
-use super::outgoing::why_unread;
+use super::outgoing::{Unread, why_unread};
 use super::section::MulticastSection;
 use super::standing::{Given, Presence, Present, Stand, Under};
 use super::standing_ticket::{Said, keep_ticket};
@@ -316,11 +316,11 @@ impl Standing {
                     return Err(Fault::new(ErrorClass::ConnectionLost, what));
                 }
                 Some(heard) = session.heard.recv() => {
-                    self.hear(heard);
+                    self.hear(heard).await;
                     while self.heard.len() < HEARD_MAX
                         && let Ok(heard) = session.heard.try_recv()
                     {
-                        self.hear(heard);
+                        self.hear(heard).await;
                     }
                 }
                 _ = tick.tick() => {
@@ -356,14 +356,14 @@ impl Standing {
                     return Ok(());
                 }
                 Some(heard) = session.heard.recv() => {
-                    self.hear(heard);
+                    self.hear(heard).await;
                     self.answer().await?;
                 }
             }
         }
     }
 
-    fn hear(&mut self, heard: Heard) {
+    async fn hear(&mut self, heard: Heard) {
         match heard {
             Heard::Joined { node, receiver, from } => {
                 if self.names.contains_key(&node) {
@@ -378,8 +378,10 @@ impl Standing {
                 match outcome {
                     Ok(placed) => under.placed = Some(placed),
                     Err(why) => {
-                        under.unread =
-                            Some((why_unread(&under.held.path, under.held.file.size, false), why));
+                        let (path, size) = (under.held.path.clone(), under.held.file.size);
+                        let class =
+                            why_unread(vec![Unread { path, size, is_changed: false }]).await;
+                        under.unread = Some((class[0], why));
                     }
                 }
             }

@@ -19,7 +19,7 @@ use crate::object::CHANGED;
 use crate::object::{DigestBook, Item, Skipped};
 use crate::receipt::SignedFileReceipt;
 use crate::session::{ItemEnd, Running, SendFiles, SentFiles, send_files};
-use crate::site::{Fault, Remote, RemoteError, Side, Site, SiteEvent};
+use crate::site::{Fault, Remote, RemoteError, Side, Site, SiteEvent, blocking};
 use crate::spool::in_words;
 use crate::ticket::Ticket;
 use crate::units::HostPort;
@@ -29,7 +29,7 @@ use downpour_catalog::{
 use downpour_proto::Rng;
 use downpour_transport::control::SessionId;
 use std::collections::HashMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -41,6 +41,8 @@ const ASK_WAIT_S: u64 = 2;
 const ASK_TRIES: u32 = 5;
 /// How long a session that is stopped may take to end.
 const STOP_TIME: Duration = Duration::from_secs(30);
+/// How long the disk of files that could not be read is asked why.
+const LOOK_TIME: Duration = Duration::from_secs(10);
 /// Between two of these.
 const ASK_PAUSE: Duration = Duration::from_secs(2);
 
@@ -343,10 +345,14 @@ impl Outgoing {
     async fn settle(
         &mut self,
         book: &Book,
-        all: Vec<(Held, Option<ItemEnd>, Option<Arrived>)>,
+        mut all: Vec<(Held, Option<ItemEnd>, Option<Arrived>)>,
         delivered: &mut Delivered,
     ) -> Result<Option<Broken>, Fault> {
-        let (mut placed, mut failed) = (Vec::new(), Vec::new());
+        // What an operator cancelled meanwhile is no trouble, and nothing is asked of its disk.
+        all.retain(|(held, _, arrived)| {
+            matches!(arrived, Some(Arrived::Placed { .. })) || book.holds(held)
+        });
+        let (mut placed, mut failed, mut unread) = (Vec::new(), Vec::new(), Vec::new());
         for (held, end, arrived) in all {
             match (end, arrived) {
                 (_, Some(Arrived::Placed { receipt })) => match self.check(&held, &receipt) {
@@ -358,10 +364,7 @@ impl Outgoing {
                 (Some(ItemEnd::Skipped(skipped)), _) => {
                     failed.push((held, Trouble::new(class_of(skipped), "not sent")));
                 }
-                (Some(ItemEnd::Withdrawn(why)), _) => {
-                    let class = why_unread(&held.path, held.file.size, why == CHANGED);
-                    failed.push((held, Trouble::new(class, why)));
-                }
+                (Some(ItemEnd::Withdrawn(why)), _) => unread.push((held, why)),
                 (_, Some(Arrived::Failed(trouble))) => failed.push((held, trouble)),
                 (_, None) => {
                     let what = "the destination says nothing of it";
@@ -369,7 +372,14 @@ impl Outgoing {
                 }
             }
         }
-        failed.retain(|(held, _)| book.holds(held));
+        let of = |(held, why): &(Held, String)| Unread {
+            path: held.path.clone(),
+            size: held.file.size,
+            is_changed: why == CHANGED,
+        };
+        let classes = why_unread(unread.iter().map(of).collect()).await;
+        let unread = unread.into_iter().zip(classes);
+        failed.extend(unread.map(|((held, why), class)| (held, Trouble::new(class, why))));
         let broken = if placed.is_empty() { brought_nothing(&failed) } else { None };
         self.record(book, placed, delivered).await?;
         self.fail(book, failed).await?;
@@ -521,11 +531,37 @@ const fn class_of(skipped: Skipped) -> ErrorClass {
     }
 }
 
-/// Why a file that was there, with this size, could not be read to its end, unless it is said that it changed.
-pub(super) fn why_unread(path: &Path, size: u64, changed: bool) -> ErrorClass {
+/// A file that was there, with this size, and could not be read to its end.
+pub(super) struct Unread {
+    pub(super) path: PathBuf,
+    pub(super) size: u64,
+    /// That is said of it.
+    pub(super) is_changed: bool,
+}
+
+/// Why each of these could not be read.
+pub(super) async fn why_unread(files: Vec<Unread>) -> Vec<ErrorClass> {
+    let count = files.len();
+    let why = |of: &Unread| why_not_read(&of.path, of.size, of.is_changed);
+    in_time(count, move || files.iter().map(why).collect()).await
+}
+
+/// What is found out about so many files, if their disk answers. It may not, and nobody waits for that.
+async fn in_time(
+    count: usize,
+    look: impl FnOnce() -> Vec<ErrorClass> + Send + 'static,
+) -> Vec<ErrorClass> {
+    let look = blocking(move || Ok(look()));
+    match tokio::time::timeout(LOOK_TIME, look).await {
+        Ok(Ok(classes)) => classes,
+        Ok(Err(_)) | Err(_) => vec![ErrorClass::SourceReadFailed; count],
+    }
+}
+
+fn why_not_read(path: &Path, size: u64, is_changed: bool) -> ErrorClass {
     match path.symlink_metadata() {
         Err(error) => source_class(&error),
-        Ok(meta) if changed || !meta.is_file() || meta.len() != size => ErrorClass::FileChanged,
+        Ok(meta) if is_changed || !meta.is_file() || meta.len() != size => ErrorClass::FileChanged,
         Ok(_) => match std::fs::File::open(path) {
             Err(error) => source_class(&error),
             Ok(_) => ErrorClass::SourceReadFailed,
@@ -535,7 +571,9 @@ pub(super) fn why_unread(path: &Path, size: u64, changed: bool) -> ErrorClass {
 
 #[cfg(test)]
 mod tests {
-    use super::{Held, OfferAnswer, Said, Trouble, takes_nothing, why_unread};
+    use super::{
+        Held, LOOK_TIME, OfferAnswer, Said, Trouble, in_time, takes_nothing, why_not_read,
+    };
     use crate::dispatch::fixture::{self, apply};
     use crate::dispatch::work::work;
     use crate::dispatch::{Dispatch, lock};
@@ -631,14 +669,30 @@ mod tests {
         assert!(own.is_none());
     }
 
+    #[tokio::test]
+    async fn a_disk_that_does_not_answer_is_not_waited_for() {
+        tokio::time::pause();
+        let (answer, answered) = std::sync::mpsc::channel::<()>();
+        let looks = in_time(2, move || {
+            let _ = answered.recv();
+            Vec::new()
+        });
+        let looks = tokio::spawn(looks);
+        tokio::task::yield_now().await;
+        tokio::time::advance(2 * LOOK_TIME).await;
+        assert_eq!(looks.await.unwrap(), [ErrorClass::SourceReadFailed; 2]);
+        drop(answer);
+        assert_eq!(in_time(1, || vec![ErrorClass::FileGone]).await, [ErrorClass::FileGone]);
+    }
+
     #[test]
     fn a_file_that_is_as_it_was_has_not_changed() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a");
-        assert_eq!(why_unread(&path, 7, true), ErrorClass::FileGone);
+        assert_eq!(why_not_read(&path, 7, true), ErrorClass::FileGone);
         std::fs::write(&path, b"content").unwrap();
-        assert_eq!(why_unread(&path, 7, false), ErrorClass::SourceReadFailed);
-        assert_eq!(why_unread(&path, 7, true), ErrorClass::FileChanged);
-        assert_eq!(why_unread(&path, 8, false), ErrorClass::FileChanged);
+        assert_eq!(why_not_read(&path, 7, false), ErrorClass::SourceReadFailed);
+        assert_eq!(why_not_read(&path, 7, true), ErrorClass::FileChanged);
+        assert_eq!(why_not_read(&path, 8, false), ErrorClass::FileChanged);
     }
 }
