@@ -190,7 +190,7 @@ impl Progress {
 
     /// For how long nothing has arrived, if that is long.
     fn stands(&self) -> Option<Duration> {
-        lock(&self.stand).since(Instant::now())
+        lock(&self.stand).since(now())
     }
 
     /// The same in words.
@@ -204,6 +204,11 @@ impl Progress {
     fn failed(&self, files: usize) {
         self.failed.fetch_add(files as u64, Ordering::Relaxed);
     }
+}
+
+/// A test may set its clock.
+fn now() -> Instant {
+    tokio::time::Instant::now().into_std()
 }
 
 /// The state behind a mutex: each change is whole, so one that a panic left behind is good.

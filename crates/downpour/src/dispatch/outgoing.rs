@@ -14,7 +14,7 @@ use super::offer::{Arrived, BatchState, Begin, Offer, OfferAnswer, OfferItem, Sa
 use super::policy::{blames_link, blames_site, source_class};
 use super::route::Route;
 use super::stand::Verdict;
-use super::{Dispatch, Progress, lock};
+use super::{Dispatch, Progress, lock, now};
 use crate::object::CHANGED;
 use crate::object::{DigestBook, Item, Skipped};
 use crate::receipt::SignedFileReceipt;
@@ -31,7 +31,8 @@ use downpour_transport::control::SessionId;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
+use tokio::sync::oneshot;
 
 /// How long the destination may take to join the session.
 const JOIN_TIME: Duration = Duration::from_secs(60);
@@ -168,13 +169,14 @@ impl Outgoing {
         book.record(held.iter().map(goes).collect()).await?;
         let (mut running, ticket) = self.open(&held, paths);
         let on_link = self.on_link().await;
-        let Ok(ticket) = ticket.await else {
-            // Others of the queue would fare no better: the link rests, as where the other side takes nothing.
-            let fault = running.done().await.err();
-            let why = fault.map_or_else(|| "the session did not open".to_owned(), |f| f.what);
-            let what = format!("this site opens no session (see `ports` of [transfer]): {why}");
-            let broken = Broken { class: ErrorClass::OutOfResources, what, too_large: None };
-            return self.broken(book, held, broken).await.map(Some);
+        let all = (book, held.as_slice(), &names);
+        let ticket = match self.ticket(ticket, all, |item| running.give_up(item)).await {
+            Ok(ticket) => ticket,
+            Err(Some(what)) => {
+                let hung = |held| (held, Trouble::new(ErrorClass::SourceReadFailed, what.as_str()));
+                return self.fail(book, held.into_iter().map(hung).collect()).await.map(|()| None);
+            }
+            Err(None) => return self.not_opened(book, held, &mut running).await.map(Some),
         };
         lock(&self.dispatch.links).get_mut(self.remote.name()).into_iter().for_each(Link::taken);
         let begin = Begin { ticket: self.reachable(ticket).to_string() };
@@ -207,7 +209,7 @@ impl Outgoing {
         &self,
         held: &[Held],
         paths: Vec<String>,
-    ) -> (Running<SentFiles>, tokio::sync::oneshot::Receiver<Ticket>) {
+    ) -> (Running<SentFiles>, oneshot::Receiver<Ticket>) {
         let item = |(held, name): (&Held, String)| Item {
             path: held.path.clone(),
             name,
@@ -233,6 +235,68 @@ impl Outgoing {
         })
     }
 
+    /// The ticket, when the session is open. That hangs where the disk of the files does: then what it is that nothing
+    /// arrives. Nothing, where no session can be opened.
+    async fn ticket(
+        &self,
+        mut ticket: oneshot::Receiver<Ticket>,
+        all: (&Book, &[Held], &HashMap<FileId, usize>),
+        give_up: impl Fn(usize),
+    ) -> Result<Ticket, Option<String>> {
+        loop {
+            tokio::select! {
+                ticket = &mut ticket => return ticket.map_err(|_| None),
+                () = self.lost(all, &give_up) => {}
+                () = tokio::time::sleep(ASK_PAUSE) => {}
+            }
+            let (verdict, what) = self.stand(ErrorClass::SourceReadFailed, (0, true), all);
+            if matches!(verdict, Verdict::GiveUp | Verdict::Unwanted) {
+                return Err(Some(what));
+            }
+        }
+    }
+
+    /// Gives up what is lost, as soon as something is.
+    async fn lost(
+        &self,
+        (book, _, names): (&Book, &[Held], &HashMap<FileId, usize>),
+        give_up: impl Fn(usize),
+    ) {
+        let lost = book.lost().await;
+        lost.iter().filter_map(|(file, _)| names.get(file)).for_each(|item| give_up(*item));
+    }
+
+    /// What follows from so many bytes that have arrived of a batch that is under way, or not; that nothing does is told.
+    fn stand(
+        &self,
+        class: ErrorClass,
+        (bytes, is_under_way): (u64, bool),
+        (book, held, _): (&Book, &[Held], &HashMap<FileId, usize>),
+    ) -> (Verdict, String) {
+        let is = (is_under_way, held.iter().any(|held| book.holds(held)));
+        let verdict = lock(&self.progress.stand).answered(now(), bytes, is);
+        let what = self.progress.standing().unwrap_or_default();
+        if verdict == Verdict::Tell {
+            tracing::warn!(files = held.len(), "{what}");
+            self.tell(&held[0], &Trouble::new(class, what.as_str()));
+        }
+        (verdict, what)
+    }
+
+    /// Others of the queue would fare no better: the link rests, as where the other side takes nothing.
+    async fn not_opened(
+        &mut self,
+        book: &Book,
+        held: Vec<Held>,
+        running: &mut Running<SentFiles>,
+    ) -> Result<Broken, Fault> {
+        let fault = running.done().await.err();
+        let why = fault.map_or_else(|| "the session did not open".to_owned(), |f| f.what);
+        let what = format!("this site opens no session (see `ports` of [transfer]): {why}");
+        let broken = Broken { class: ErrorClass::OutOfResources, what, too_large: None };
+        self.broken(book, held, broken).await
+    }
+
     /// A session on the link to the destination begins, whose end is written down.
     async fn on_link(&self) -> Option<Session> {
         let link = self.dispatch.book.link(&self.site.name, self.remote.name()).await;
@@ -255,10 +319,10 @@ impl Outgoing {
         &self,
         running: &mut Running<SentFiles>,
         path: &str,
-        (book, held, names): (&Book, &[Held], &HashMap<FileId, usize>),
+        all: (&Book, &[Held], &HashMap<FileId, usize>),
         on_link: Option<Session>,
     ) -> (Vec<ItemEnd>, Result<BatchState, Broken>) {
-        let results = self.results(running, path, (book, held, names)).await;
+        let results = self.results(running, path, all).await;
         let is_over = !results.as_ref().is_ok_and(|state| state.done) || !running.has_begun();
         // Where the destination could not begin, nobody comes to the session any more. One that has begun ends by itself.
         if is_over {
@@ -289,36 +353,25 @@ impl Outgoing {
         &self,
         running: &Running<SentFiles>,
         path: &str,
-        (book, held, names): (&Book, &[Held], &HashMap<FileId, usize>),
+        all: (&Book, &[Held], &HashMap<FileId, usize>),
     ) -> Result<BatchState, Broken> {
         let ask = format!("{path}?wait={ASK_WAIT_S}");
         let mut tries = 0;
         loop {
             let answer = tokio::select! {
                 answer = self.remote.get::<BatchState>(&ask) => answer,
-                lost = book.lost() => {
-                    let items = lost.iter().filter_map(|(file, _)| names.get(file));
-                    items.for_each(|item| running.give_up(*item));
-                    continue;
-                }
+                () = self.lost(all, |item| running.give_up(item)) => continue,
             };
             match answer {
                 Ok(state) if state.done => return Ok(state),
                 Ok(state) => {
                     tries = 0;
                     self.progress.arrived(state.bytes);
-                    let is_wanted = held.iter().any(|held| book.holds(held));
-                    let is = (running.is_under_way(), is_wanted);
                     let bytes = state.bytes.saturating_add(state.came);
-                    let verdict = lock(&self.progress.stand).answered(Instant::now(), bytes, is);
-                    let what = self.progress.standing().unwrap_or_default();
                     let class = ErrorClass::TimedOut;
+                    let (verdict, what) = self.stand(class, (bytes, running.is_under_way()), all);
                     match verdict {
-                        Verdict::GoesOn => {}
-                        Verdict::Tell => {
-                            tracing::warn!(files = held.len(), "{what}");
-                            self.tell(&held[0], &Trouble::new(class, what));
-                        }
+                        Verdict::GoesOn | Verdict::Tell => {}
                         Verdict::GiveUp => return Err(Broken { class, what, too_large: None }),
                         Verdict::Unwanted => return Ok(state),
                     }
@@ -572,12 +625,14 @@ fn why_not_read(path: &Path, size: u64, is_changed: bool) -> ErrorClass {
 #[cfg(test)]
 mod tests {
     use super::{
-        Held, LOOK_TIME, OfferAnswer, Said, Trouble, in_time, takes_nothing, why_not_read,
+        Book, Held, LOOK_TIME, OfferAnswer, Outgoing, Rng, Route, Said, SessionId, SiteId, Trouble,
+        in_time, now, oneshot, takes_nothing, why_not_read,
     };
     use crate::dispatch::fixture::{self, apply};
-    use crate::dispatch::work::work;
+    use crate::dispatch::work::{progress, work};
     use crate::dispatch::{Dispatch, lock};
-    use crate::site::{Clock, Daemon, Stop, Wish};
+    use crate::site::{Clock, Daemon, EventId, SiteEvent, Stop, Wish};
+    use crate::spool::Rules;
     use axum::body::Body;
     use axum::http::{Request, Response};
     use downpour_catalog::{Change, ErrorClass, Replica, ReplicaState};
@@ -651,6 +706,50 @@ mod tests {
         wish.send_replace(Wish::Stop);
         working.await.unwrap().unwrap();
         assert_eq!(rests.expect("it rests"), Some(ErrorClass::OutOfResources));
+    }
+
+    #[tokio::test]
+    async fn a_session_that_a_disk_does_not_let_open_is_told_of_and_given_up() {
+        let folder = tempfile::tempdir().unwrap();
+        let (at, key) = (folder.path().join("site.toml"), Identity::generate().public_key());
+        let text = "[site]\nname = 'a'\n[api]\nlisten = '127.0.0.1:0'\n[[remote]]\nname = 'b'\n";
+        std::fs::write(&at, format!("{text}key = '{key}'\n")).unwrap();
+        crate::site::card(folder.path()).unwrap(); // Makes its key.
+        let daemon = Daemon::start(&at, Clock::system()).await.unwrap();
+        daemon.end(Duration::ZERO).await;
+        let (site, held) = (daemon.site, vec![Held::example("f")]);
+        let remote = site.remote("b").unwrap();
+        let route = || Route::of(&site.config(), &Rules::new("a", &[]), "to:b/{name}").unwrap();
+        let outgoing = || Outgoing {
+            site: site.clone(),
+            remote: remote.clone(),
+            dispatch: Arc::new(Dispatch::new(&site, &Arc::default())),
+            destination: SiteId(1),
+            route: route(),
+            id: SessionId::random().unwrap(),
+            rng: Rng::new(1),
+            progress: Arc::new(progress(&site, &remote, &route(), &held)),
+        };
+        let names = [(held[0].file.id, 0)].into();
+        tokio::time::pause();
+        let hangs = async |held_still: &[Held]| {
+            let (begun, book) = (now(), Book::new(&site, &Arc::default(), held_still));
+            let (_opens, ticket) = oneshot::channel();
+            let ended = outgoing().ticket(ticket, (&book, &held, &names), |_| {}).await;
+            (ended.unwrap_err().unwrap(), (now() - begun).as_secs())
+        };
+        let (what, after_s) = hangs(&held).await;
+        assert!(what.starts_with("nothing has arrived at b for 600 s"), "{what}");
+        let mut listener = site.events.listen(Some(EventId::FIRST));
+        let told = loop {
+            let event = listener.next(&site.events).await;
+            if event.kind == SiteEvent::TROUBLE {
+                break event.about["what"].to_string();
+            }
+        };
+        assert!(told.contains("for 60 s"), "{told}");
+        // All of it was cancelled.
+        assert_eq!((after_s, hangs(&[]).await.1), (602, 12));
     }
 
     #[test]

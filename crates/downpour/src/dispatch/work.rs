@@ -519,7 +519,7 @@ impl Drop for Listed {
     }
 }
 
-fn progress(site: &Site, remote: &Remote, route: &Route, ready: &[Held]) -> Progress {
+pub(super) fn progress(site: &Site, remote: &Remote, route: &Route, ready: &[Held]) -> Progress {
     Progress {
         to: remote.name().to_owned(),
         rule: route.rule.clone(),
