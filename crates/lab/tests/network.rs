@@ -263,6 +263,6 @@ fn an_experiment_leaves_its_figures() {
     let output = again.output().unwrap();
     assert!(!output.status.success());
     let error = String::from_utf8_lossy(&output.stderr);
-    assert!(error.contains("runs.jsonl: this is here already"), "{error}");
+    assert!(error.contains("out: something is here already"), "{error}");
     assert_eq!(["runs.jsonl", "surroundings.json", "runs.csv"].map(read), before);
 }
