@@ -168,7 +168,10 @@ fn tell(engine: Engine) {
 struct Closing<'a>(&'a CatalogUrl, u64);
 
 impl Pace for Closing<'_> {
-    fn spent(&mut self, _bytes: u64, _files: u64) -> bool {
+    fn spent(&mut self, bytes: u64, files: u64) -> bool {
+        if (bytes, files) == (0, 0) {
+            return true;
+        }
         let open = "SELECT id FROM information_schema.processlist WHERE id <> CONNECTION_ID()";
         let open = format!("{open} AND id > {}", self.1);
         for id in numbers(self.0, &open).into_iter().flatten() {
