@@ -187,6 +187,7 @@ fn what_waits_is_kept_for_those_who_fall_silent_for_a_moment() {
             let mut now = from;
             while now < until {
                 drain(sender, now, false);
+                report(sender, now, ReceiverId(1), 0);
                 while let Some(event) = sender.poll_event() {
                     passed += u32::from(matches!(event, Event::SourcePassed { .. }));
                     sent += u32::from(matches!(event, Event::SourceSent { .. }));

@@ -216,7 +216,11 @@ impl Shared {
     }
 
     fn pulled(&self, end: u64) {
-        self.pulled_end.fetch_max(end, Ordering::Relaxed);
+        let blocks = |end: u64| end.div_ceil(self.reply.geometry.block_len());
+        let before = self.pulled_end.fetch_max(end, Ordering::Relaxed);
+        if blocks(before) < blocks(end) {
+            self.driver.pulled(u32::try_from(blocks(end)).unwrap_or(u32::MAX));
+        }
     }
 
     fn ends_event(&self, (data, manifest, finished): (u32, u32, bool)) -> Event {

@@ -563,6 +563,9 @@ fn on_driver(shared: &Shared, event: SendEvent) {
     if let Some((block, took)) = past {
         return shared.feed.iter().for_each(|feed| feed.past(block, took));
     }
+    if event == SendEvent::Passed {
+        return shared.changed.notify_one();
+    }
     let mut stand = shared.stand();
     match event {
         SendEvent::LeaveStream(id) => {
@@ -587,7 +590,8 @@ fn on_driver(shared: &Shared, event: SendEvent) {
                 member.tell(Event::ReturnToGroup);
             }
         }
-        SendEvent::SourceSent { .. } | SendEvent::SourcePassed { .. } => {} // Above.
+        // Above.
+        SendEvent::SourceSent { .. } | SendEvent::SourcePassed { .. } | SendEvent::Passed => {}
         SendEvent::StreamDone => stand.roster.tell_all(&Event::Closing),
         SendEvent::SourceFailed { block, reason } => {
             // Who pulls such a product in vain says what it missed.

@@ -56,6 +56,8 @@ pub(super) struct Member {
     pub(super) had_data: RangeSet,
     pub(super) had_manifest: RangeSet,
     last: Option<LastReport>,
+    /// All were cut off since then: what was lost meanwhile is no chance, nor what it gets too little.
+    was_cut_off: bool,
     /// When it came to the stream: of blocks opened before, it has missed a part.
     pub(super) on_stream_since: Timestamp,
     pub(super) asked: Asked,
@@ -114,6 +116,7 @@ impl Member {
             had_data: RangeSet::new(),
             had_manifest: RangeSet::new(),
             last: None,
+            was_cut_off: false,
             on_stream_since: now,
             asked: Asked::default(),
             span: (0, 0),
@@ -136,8 +139,18 @@ impl Member {
 
     /// Forgets what was reported: the next span starts at the next report.
     pub(super) fn restart_spans(&mut self) {
-        self.last = None;
+        (self.last, self.was_cut_off) = (None, false);
         self.take_span();
+    }
+
+    /// Nobody is heard; when it is again, the others' reports are over this time, too.
+    pub(super) const fn cut_off(&mut self) {
+        self.was_cut_off = true;
+    }
+
+    const fn count(&mut self, sent: u64, received: u64) {
+        self.spans.0 += sent;
+        self.spans.1 = self.spans.1.saturating_add(received);
     }
 
     /// Of all that was sent while it followed the stream, what has not come.
@@ -201,7 +214,12 @@ impl Member {
         let backwards = |last: &LastReport| {
             report.received < last.received || report.polled_at < last.polled_at
         };
-        let last = self.last.take().filter(|last| !backwards(last));
+        let mut last = self.last.take().filter(|last| !backwards(last));
+        if core::mem::take(&mut self.was_cut_off)
+            && let Some(last) = last.take()
+        {
+            self.count(sent.packet.0 - last.sent.packet.0, report.received - last.received);
+        }
         let last = last.as_ref().unwrap_or(&next);
         let sample = RateSample {
             receiver: me,
@@ -221,8 +239,7 @@ impl Member {
         if last.sent.at >= self.loss_from {
             self.loss.on_span(sample.sent_packets, sample.received_packets);
         }
-        self.spans.0 += sample.sent_packets;
-        self.spans.1 = self.spans.1.saturating_add(sample.received_packets);
+        self.count(sample.sent_packets, sample.received_packets);
         self.span.0 += sample.sent_packets;
         self.span.1 += sample.received_packets.min(sample.sent_packets);
         self.times.0 += sample.send_interval;

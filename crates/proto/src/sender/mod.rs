@@ -11,6 +11,7 @@
 
 mod members;
 mod neighbours;
+mod passing;
 mod prompt;
 mod repair;
 mod rounds;
@@ -38,6 +39,7 @@ use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use members::{Member, Members};
+use passing::Passing;
 use prompt::Prompt;
 use rounds::RoundLog;
 use straggler::{REVIEW_INTERVAL, Standing, Stragglers, Verdict};
@@ -46,9 +48,8 @@ use window::{Offered, Window};
 /// The stream's rate under any ceiling, also one of zero: every deadline must come.
 const STREAM_RATE_MIN: Rate = Rate::from_bps(1);
 
-/// Who follows the stream may all fall silent at once, as when this machine stood still for a while. For so long what they
-/// lack is kept for the stream, to which they come back when they hear it.
-const DESERTED: Duration = Duration::from_secs(2);
+/// Where nobody has answered for so long, for so many GRTTs, and to so many polls, the way is cut: nothing new is sent on it.
+const CUT_OFF: (Duration, u32, u32) = (Duration::from_secs(1), 10, 10);
 
 /// Most blocks offered and not yet opened; [`Sender::offer_room`] says how many more fit.
 pub const OFFERED_MAX: usize = 4096;
@@ -238,8 +239,7 @@ pub struct Sender {
     started: bool,
     finished: bool,
     done: bool,
-    /// When somebody was last known to follow the stream.
-    followed_at: Option<Timestamp>,
+    passing: Passing,
     /// The session stays open: see [`Sender::stay_open`].
     prompt: Option<Prompt>,
     members: Members,
@@ -262,6 +262,8 @@ pub struct Sender {
     burst_bytes: u64,
     packet: PacketNumber,
     round: Round,
+    /// The newest round to which anybody on the stream has answered, and when.
+    answered: (Round, Timestamp),
     probe_due: bool,
     poll_due: bool,
     /// The receivers are told our presence with the next poll.
@@ -290,7 +292,7 @@ impl Sender {
             started: false,
             finished: false,
             done: false,
-            followed_at: None,
+            passing: Passing::default(),
             prompt: None,
             members: Members::default(),
             window: Window::new(
@@ -314,6 +316,7 @@ impl Sender {
             burst_bytes: 0,
             packet: PacketNumber(0),
             round: Round(0),
+            answered: (Round(0), now),
             probe_due: false,
             poll_due: false,
             tell_due: false,
@@ -413,10 +416,22 @@ impl Sender {
         self.wake_pacer();
     }
 
+    /// Data blocks below `end` are asked for by pull, or somebody holds them: while nobody follows the stream, it passes by
+    /// what is asked for and little more.
+    pub fn on_pull(&mut self, now: Timestamp, end: u32) {
+        self.advance(now);
+        self.passing.wanted(now, end);
+        if self.members.streaming() == 0 {
+            self.fill_window();
+        }
+    }
+
     /// It pulls from now on, as the sender wants it: nobody is waited for who would follow the stream again.
     pub fn move_to_pull(&mut self, now: Timestamp, id: ReceiverId) {
         self.set_delivery(now, id, Delivery::Pull);
-        self.followed_at = self.followed_at.filter(|_| self.members.streaming() > 0);
+        if self.members.streaming() == 0 {
+            self.passing.nobody_returns();
+        }
         self.wake_pacer();
     }
 
@@ -430,7 +445,7 @@ impl Sender {
         if old == Some(Delivery::Stream) && delivery != Delivery::Stream {
             self.config.rate.on_receiver_gone(id);
             // The last review may have been before this machine stood still.
-            self.followed_at = Some(now);
+            self.passing.followed(now, self.window.data_end);
         }
         if delivery != Delivery::Pull {
             self.stragglers.forget(id);
@@ -658,8 +673,8 @@ impl Sender {
                 self.tell_passed(next.block);
                 continue;
             }
-            let idle = self.window.backlog() >= ahead || self.members.streaming() == 0;
-            if idle || self.window.is_full() {
+            let nobody = self.members.streaming() == 0 || self.is_cut_off();
+            if nobody || self.window.backlog() >= ahead || self.window.is_full() {
                 return;
             }
             if let Some(opened) = self.window.open_next(self.now) {
@@ -669,12 +684,23 @@ impl Sender {
         self.check_done();
     }
 
+    /// Nobody on the stream answers any more (`docs/protocol.md#REP-5`).
+    fn is_cut_off(&self) -> bool {
+        let (least, grtts, polls) = CUT_OFF;
+        let (round, at) = self.answered;
+        let asked = self.round.0.wrapping_sub(round.0);
+        let wait = least.max(self.grtt.value().saturating_mul(grtts));
+        round != Round(0) && asked >= polls && self.now.since(at) > wait
+    }
+
     /// Nobody on the stream needs the block, and somebody is there to say so (`docs/protocol.md#CTL-4`).
     fn skippable(&self, block: BlockId) -> bool {
         if self.members.streaming() == 0 {
             // Who comes later gets what an open session sends from then on.
-            let deserted = self.followed_at.is_none_or(|at| self.now.since(at) > DESERTED);
-            return deserted && (self.members.pulling() > 0 || self.prompt.is_some());
+            return match self.prompt {
+                Some(_) => !self.passing.is_waiting(self.now),
+                None => self.members.pulling() > 0 && self.passing.passes(self.now, block),
+            };
         }
         self.members.on_stream().all(|(_, m)| match block.kind() {
             BlockKind::Data => m.had_data.contains(block.number()),
@@ -741,9 +767,11 @@ impl Sender {
         let rising = matches!(summary.phase, RatePhase::Startup | RatePhase::Fixed);
         let limiting = summary.limiting.filter(|_| busy && !rising);
         let streaming = self.members.streaming();
-        match streaming {
-            0 => self.wake_pacer(),
-            _ => self.followed_at = Some(self.now),
+        if streaming > 0 {
+            self.passing.followed(self.now, self.window.data_end);
+        } else {
+            self.passing.review(self.now);
+            self.wake_pacer();
         }
         self.stragglers.set_round_trip(self.grtt.value());
         self.stragglers.set_loss_median(self.members.loss_median());

@@ -4,7 +4,7 @@ use super::members::Asked;
 use super::window::BIG_ASKERS_MAX;
 use super::{Delivery, Sender};
 use crate::feedback::GROUP_WITHOUT_BACKOFF;
-use crate::ids::ReceiverId;
+use crate::ids::{ReceiverId, Round};
 use crate::time::Timestamp;
 use crate::timer::Reason;
 use crate::wire::{Feedback, HEADER_LEN, Need, ParseError, TAG_LEN};
@@ -34,6 +34,10 @@ impl Sender {
         self.advance(now);
         let report = Feedback::parse(body)?;
         let bytes = self.stats.bytes;
+        if self.is_cut_off() {
+            self.members.on_stream_mut().for_each(|(_, member)| member.cut_off());
+            self.wake_pacer();
+        }
         let Some(member) = self.members.by_id.get_mut(&from) else {
             return Ok(());
         };
@@ -51,6 +55,7 @@ impl Sender {
         }
         if sample.is_some() {
             self.members.asked = Asked::default();
+            self.on_answered(report.round);
         }
         if let Some(sample) = sample
             && is_followed
@@ -61,7 +66,7 @@ impl Sender {
         }
         for need in &report.needs {
             self.stats.nacks += 1;
-            self.idle_polls = 0;
+            self.end_idle();
             if !self.serve(from, need) {
                 self.stats.nacks_refused += 1;
             }
@@ -71,6 +76,22 @@ impl Sender {
             self.wake_pacer();
         }
         Ok(())
+    }
+
+    /// Somebody has answered this round's poll. Blocks that were kept open because nobody had are settled from now on.
+    fn on_answered(&mut self, round: Round) {
+        let (before, _) = self.answered;
+        if round <= before {
+            return;
+        }
+        self.answered = (round, self.now);
+        let settles_at = self.now + self.settle_time();
+        for open in &mut self.window.open {
+            let is_kept = open.last_call.is_some_and(|(call, _)| before < call && call <= round);
+            if is_kept && open.settles_at.is_some_and(|due| due <= self.now) {
+                open.settles_at = Some(settles_at);
+            }
+        }
     }
 
     /// Plans repair for one NACK; false when the stream does not give it.
@@ -120,10 +141,7 @@ impl Sender {
     /// ask for as much (protocol.md#REP-6), and of a closed one.
     fn is_refused(&mut self, from: ReceiverId, need: &Need) -> bool {
         let Some(member) = self.members.by_id.get(&from) else { return true };
-        let since = member.on_stream_since;
-        let asking = self.members.streaming().div_ceil(BIG_ASKERS_SHARE) as usize;
-        // Of a large group so many asking within a round trip are no coincidence.
-        let quorum = asking.min(BIG_ASKERS_MAX);
+        let (since, streaming) = (member.on_stream_since, self.members.streaming());
         let (k, given) = self.window.given(need.block, from);
         let much = given.saturating_add(need.count) > SMALL_NEED.max(k / MUCH_GIVEN_SHARE);
         let Some(open) = self.window.find(need.block) else {
@@ -134,7 +152,11 @@ impl Sender {
         let doubted = self.stragglers.is_doubted(self.now, from);
         let limit = if doubted { 0 } else { open.k / BIG_NEED_SHARE };
         let big = much || need.count > SMALL_NEED.max(limit);
-        big && (doubted || open.opened_at < since || open.big_asker(from) < quorum)
+        // Who came later has missed a part of it, and so may others, but not most unless all had lost the stream.
+        let late = open.opened_at < since;
+        let quorum = if late { streaming / 2 + 1 } else { streaming.div_ceil(BIG_ASKERS_SHARE) };
+        // Of a large group so many asking within a round trip are no coincidence.
+        big && (doubted || open.big_asker(from) < BIG_ASKERS_MAX.min(quorum as usize))
     }
 
     /// Tells the others at once, where others wait (`docs/protocol.md#FB-4`).

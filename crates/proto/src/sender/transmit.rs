@@ -43,9 +43,9 @@ const ROUND_IDLE_MAX: Duration = Duration::from_millis(250);
 /// Idle polls before they become rarer: receivers may still be short of what was sent last.
 const IDLE_POLLS_FAST: u32 = 8;
 
-/// While nobody follows the stream a probe comes with every so many idle polls: who left because only what is short came
-/// waits for something long (`docs/protocol.md#STRAG-4`).
-const IDLE_POLLS_PROBED: u32 = 40;
+/// While nobody follows the stream a probe comes with every so many idle polls, once a second: who left because only what is
+/// short came waits for something long (`docs/protocol.md#STRAG-4`).
+const IDLE_POLLS_PROBED: u32 = 4;
 
 /// Receivers that shall report in a round though they need nothing: [`REPORTS_MAX`] of a small
 /// group and in a session's first rounds, fewer the larger the group is, and one in two rounds in groups so
@@ -240,7 +240,7 @@ impl Sender {
     /// One datagram of the burst.
     pub(super) fn transmit_of_burst(&mut self, kind: Kind, body_len: usize) -> Transmit {
         self.unpolled += 1;
-        self.idle_polls = 0;
+        self.end_idle();
         if core::mem::take(&mut self.limited_marked) {
             // What the next poll tells of began in the pause.
             self.limited += 1;
@@ -255,6 +255,14 @@ impl Sender {
             self.timers.set(Reason::Pace, self.pacer.next_send());
         }
         transmit
+    }
+
+    /// There is something to answer again: polls are as close as ever, and so is the next one.
+    pub(super) fn end_idle(&mut self) {
+        if core::mem::take(&mut self.idle_polls) > IDLE_POLLS_FAST && !self.poll_due {
+            let at = self.now + self.round_interval();
+            self.timers.set_earlier(Reason::Poll, at);
+        }
     }
 
     /// A block's source is all sent: its repair follows at once, by the losses known now.
@@ -341,7 +349,7 @@ impl Sender {
         let mut at = 0;
         while at < self.window.open.len() {
             match self.window.open[at].settles_at {
-                Some(due) if due <= self.now && !(roomy && self.is_awaited(at)) => self.close(at),
+                Some(due) if due <= self.now && !self.is_awaited(at, roomy) => self.close(at),
                 Some(due) => {
                     let due = due.max(self.now + ROUND_MIN);
                     self.timers.set_earlier(Reason::Settle, due);
@@ -353,11 +361,17 @@ impl Sender {
         self.wake_pacer();
     }
 
-    /// Somebody who always answers has not yet said whether it needs more of the block.
-    fn is_awaited(&self, at: usize) -> bool {
-        let small = self.members.streaming() <= GROUP_WITHOUT_BACKOFF;
+    /// Somebody who always answers has not yet said whether it needs more of the block, or the way may be cut: nobody has
+    /// answered since all of it was sent (`docs/protocol.md#REP-5`).
+    fn is_awaited(&self, at: usize, roomy: bool) -> bool {
+        let streaming = self.members.streaming();
+        if streaming == 0 {
+            return self.members.pulling() > 0 && self.passing.is_waiting(self.now);
+        }
         let Some((round, until)) = self.window.open[at].last_call else { return false };
-        small && self.now < until && !self.members.have_answered(round)
+        let small = streaming <= GROUP_WITHOUT_BACKOFF;
+        let is_late = roomy && small && self.now < until && !self.members.have_answered(round);
+        self.answered.0 < round || is_late
     }
 
     fn transmit_presence(&mut self, message: &mut Vec<u8>) -> Option<Transmit> {

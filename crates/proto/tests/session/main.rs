@@ -495,6 +495,51 @@ fn all_who_got_only_what_is_short_come_back_when_what_is_long_comes_again() {
     assert_eq!(pulls(&net), before);
 }
 
+/// While nobody follows the stream it passes by little more than is pulled (`docs/protocol.md#STRAG-7`).
+#[test]
+fn what_passes_while_only_what_is_short_comes_is_sent_when_all_are_back() {
+    let mut net = Net::new(&[0.0; 3], Duration::from_millis(1), 100);
+    // Eight at once, each with a third of what the link takes.
+    net.pull_time = Duration::from_millis(700);
+    net.offer(256 * 400);
+    net.run(Duration::from_secs(2));
+    net.nodes.iter_mut().for_each(|node| node.only_short = true);
+    net.run(Duration::from_secs(6));
+    assert!(net.sender.backlog() > 200, "{}", net.sender.backlog());
+    net.nodes.iter_mut().for_each(|node| node.only_short = false);
+    net.run(Duration::from_secs(30));
+    assert!(net.complete());
+    let pulls = net.nodes.iter().map(|n| n.machine.stats().pulls);
+    assert!(
+        pulls.clone().all(|pulls| (1..100).contains(&pulls)),
+        "{:?}",
+        pulls.collect::<Vec<_>>()
+    );
+}
+
+/// What was on its way when all were cut off stays open until they can ask for it (`docs/protocol.md#REP-5`).
+#[test]
+fn what_all_have_missed_the_stream_brings() {
+    for receivers in [1, 3, 30] {
+        let mut net = Net::new(&vec![0.0; receivers], Duration::from_millis(1), 100);
+        net.offer(256 * 160);
+        net.run(Duration::from_millis(500));
+        let sent = |net: &Net| net.sender.stats().source_symbols;
+        let before = sent(&net);
+        net.is_cut = true;
+        net.run(Duration::from_secs(2));
+        let in_vain = sent(&net) - before;
+        assert!(in_vain < 12_000, "it ends after little more than a second: {in_vain} symbols");
+        net.is_cut = false;
+        net.run(Duration::from_secs(30));
+        assert!(net.complete());
+        let pulls: u64 = net.nodes.iter().map(|n| n.machine.stats().pulls).sum();
+        assert_eq!(pulls, 0, "{receivers}");
+        let again = net.sender.stats().repair_symbols;
+        assert!(again < in_vain * 3 / 2 + 600, "{receivers}: {again} for {in_vain}");
+    }
+}
+
 /// It says why: otherwise the sender would call it too slow for the others (`docs/protocol.md#STRAG-2`).
 #[test]
 fn one_who_gets_only_what_is_short_leaves_before_it_is_told_to() {

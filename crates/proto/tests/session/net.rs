@@ -59,6 +59,10 @@ pub(crate) struct Net {
     /// Who was asked back to the stream, and whether nobody can come back.
     pub(crate) asked_back: Vec<ReceiverId>,
     pub(crate) none_rejoins: bool,
+    /// Nothing comes through, either way; what is asked for by pull waits.
+    pub(crate) is_cut: bool,
+    /// How long a pull takes.
+    pub(crate) pull_time: Duration,
 }
 
 impl Net {
@@ -77,6 +81,8 @@ impl Net {
             left: Vec::new(),
             asked_back: Vec::new(),
             none_rejoins: false,
+            is_cut: false,
+            pull_time: delay * 4,
         };
         for loss in losses {
             net.join(*loss);
@@ -169,7 +175,7 @@ impl Net {
             let is_long = matches!(transmit.header.kind, Kind::Symbol { .. } | Kind::Probe);
             for at in 0..self.nodes.len() {
                 let node = &self.nodes[at];
-                let is_cut = is_long && node.only_short;
+                let is_cut = self.is_cut || is_long && node.only_short;
                 if node.alive && !is_cut && self.rng.unit() >= node.loss {
                     self.post(self.delay, To::Receiver(at, transmit.header, body.clone()));
                 }
@@ -177,13 +183,15 @@ impl Net {
         }
     }
 
-    /// Until the sender has closed all blocks.
+    /// Until the sender has closed all blocks; nobody needs more, and one says so.
     pub(crate) fn settle(&mut self) {
         self.drain_sender();
         while self.sender.open_blocks() > 0 {
             self.now = self.sender.poll_timeout().unwrap().at;
             self.sender.handle_timeout(self.now);
             self.drain_sender();
+            let received = self.sender.packet().0;
+            self.report(ReceiverId(1), self.sender.round(), received, Vec::new());
         }
     }
 
@@ -191,6 +199,7 @@ impl Net {
         let now = self.now;
         let mut body = Vec::new();
         let mut posts = Vec::new();
+        let mut asked = 0;
         let node = &mut self.nodes[at];
         while let Some(work) = node.machine.poll_work() {
             match work {
@@ -205,30 +214,36 @@ impl Net {
                     node.kept.remove(&block);
                 }
                 receiver::Work::Pull(Pull::Bytes { block }) => {
+                    asked = asked.max(block.number() + 1);
                     posts.push(To::Bytes(at, block, self.blocks[&block]));
                 }
                 receiver::Work::Pull(Pull::Repair { block, from, until }) => {
+                    asked = asked.max(block.number() + 1);
                     posts.push(To::Repair(at, block, from, until));
                 }
                 receiver::Work::Seed { .. } => unreachable!("no resume here"),
             }
         }
-        let answer = node.machine.poll_transmit(now, &mut body).filter(|_| !node.mute);
+        let answer =
+            node.machine.poll_transmit(now, &mut body).filter(|_| !node.mute && !self.is_cut);
         if let Some((header, _)) = answer {
             let Kind::Feedback { receiver } = header.kind else { panic!("{header:?}") };
             posts.push(To::Sender(receiver, body));
         }
         while let Some(event) = node.machine.poll_event() {
             let delivery = match event {
-                receiver::Event::SymbolsLost => Delivery::Pull,
+                receiver::Event::SymbolsLost | receiver::Event::StreamLost => Delivery::Pull,
                 receiver::Event::StreamHeard => Delivery::Stream,
                 _ => continue,
             };
             self.sender.set_delivery(now, ReceiverId(at as u32 + 1), delivery);
         }
+        if asked > 0 {
+            self.sender.on_pull(now, asked);
+        }
         for post in posts {
-            let times = if matches!(post, To::Sender(..)) { 1 } else { 4 };
-            self.post(self.delay * times, post);
+            let is_answer = matches!(post, To::Sender(..));
+            self.post(if is_answer { self.delay } else { self.pull_time }, post);
         }
     }
 

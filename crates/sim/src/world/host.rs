@@ -101,6 +101,8 @@ pub(super) struct Host {
     pub(super) ended: bool,
     pub(super) completed_at: Option<Timestamp>,
     pub(super) on_stream: bool,
+    /// When what it told last comes to the sender: one word after the other.
+    pub(super) told: Timestamp,
     /// The earliest timer event that is queued.
     pub(super) timer: Timestamp,
     pub(super) ledger: Option<Ledger>,
@@ -146,6 +148,7 @@ impl Host {
             ended: false,
             completed_at: None,
             on_stream: !config.pull_only,
+            told: start,
             timer: Timestamp::MAX,
             ledger: world.check.then(Ledger::default),
             ready: BTreeMap::new(),

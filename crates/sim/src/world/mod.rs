@@ -45,7 +45,7 @@ use std::rc::Rc;
 const INITIAL_RTT: Duration = Duration::from_millis(20);
 
 /// How often the control plane tells receivers off the stream how far it is.
-const ENDS_INTERVAL: Duration = Duration::from_millis(250);
+const ENDS_INTERVAL: Duration = Duration::from_millis(50);
 
 /// The sender gives up a receiver that died silently after this.
 const DEATH_NOTICED: Duration = Duration::from_secs(5);
@@ -554,17 +554,17 @@ impl World {
     }
 
     fn receiver_event(&mut self, index: Index, event: ReceiverEvent) {
-        let (on_stream, delivery) = match event {
+        let delivery = match event {
             ReceiverEvent::StreamLost | ReceiverEvent::SymbolsLost | ReceiverEvent::LeaveStream => {
-                (false, Delivery::Pull)
+                Delivery::Pull
             }
-            ReceiverEvent::StreamHeard => (true, Delivery::Stream),
+            ReceiverEvent::StreamHeard => Delivery::Stream,
             ReceiverEvent::StreamQuiet | ReceiverEvent::Neighbour(_) => return,
         };
-        let (id, at) = (self.hosts[index].id, self.back(index));
-        let now = self.hosts[index].clock(self.now);
-        self.hosts[index].machine.set_on_stream(now, on_stream);
-        self.events.push(at, Event::ToSender(id, ToSender::Delivery(delivery)));
+        let at = self.back(index).max(self.hosts[index].told);
+        self.hosts[index].told = at;
+        let word = Event::ToSender(self.hosts[index].id, ToSender::Delivery(delivery));
+        self.events.push(at, word);
     }
 
     fn send_feedback(&mut self, index: Index) {
@@ -639,6 +639,10 @@ impl World {
                     Request { receiver: index, pull, left, ready_at: self.now, asked_at: self.now };
                 self.pulls.requests.push_back(request);
                 self.serve();
+                let block = block_of(&pull);
+                if block.kind() == downpour_proto::BlockKind::Data {
+                    self.sender.on_pull(self.now, block.number() + 1);
+                }
             }
         }
         self.drive_sender();

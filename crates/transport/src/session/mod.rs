@@ -24,6 +24,7 @@ mod neighbours;
 mod outlet;
 mod receive;
 mod send;
+mod sent;
 mod workers;
 
 use crate::UdpError;
@@ -33,7 +34,8 @@ use std::io;
 
 pub use neighbours::MEETING_PORT;
 pub use receive::{ReceiveEvent, ReceiveHandle, ReceiveSetup, ReceiveSnapshot};
-pub use send::{SendEvent, SendHandle, SendSetup, SendSnapshot, StreamOut};
+pub use send::{SendHandle, SendSetup, StreamOut};
+pub use sent::{SendEvent, SendSnapshot};
 
 /// A thread of the session has panicked, and the driver has ended: a bug, which must not leave anybody
 /// waiting.

@@ -11,6 +11,7 @@ use super::jobs::{Done, Job, work};
 use super::loaded::{Coder, LoadedBlocks, Source, tail};
 use super::neighbours::Neighbours;
 use super::outlet::{Outage, Outlet};
+use super::sent::{SendEvent, SendSnapshot};
 use super::workers::Workers;
 use super::{Broken, SessionError};
 use crate::trace::{Tap, Trace, Traced, Way};
@@ -18,12 +19,11 @@ use crate::{
     BlockSource, Clock, Group, Interest, Interface, OpenKeys, RecvBatch, Reject, RejectCounts,
     SealKeys, Secret, SendOptions, Spare, Suite, UnicastSocket, Waker, take_short_turns, wait,
 };
-use downpour_proto::rate::RateSummary;
-use downpour_proto::sender::{Delivery, Event, MemberStats, SenderStats, Transmit, Work, WorkDone};
+use downpour_proto::sender::{Delivery, Event, Transmit, Work, WorkDone};
 use downpour_proto::wire::{HEADER_LEN, Header, Kind, TAG_LEN};
 use downpour_proto::{
     BURST_TIME_MAX, BlockId, Duration, PacketNumber, RangeSet, Rate, Reason, ReceiverId, Sender,
-    SenderConfig, Shares, Timestamp,
+    SenderConfig, Timestamp,
 };
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -81,80 +81,6 @@ pub struct SendSetup {
     pub on_event: Box<dyn FnMut(SendEvent) + Send>,
 }
 
-/// What the owner should know.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum SendEvent {
-    /// Tell the receiver to leave the multicast group.
-    LeaveStream(ReceiverId),
-    /// The same, since no answer of it comes by UDP.
-    Unheard(ReceiverId),
-    /// Tell the receiver that it may come back to the multicast group.
-    ReturnToStream(ReceiverId),
-    /// All source symbols of a block of an open session have just been sent.
-    SourceSent {
-        /// Which block.
-        block: BlockId,
-        /// How long ago its first one was.
-        took: Duration,
-    },
-    /// Not all source symbols of a block of an open session will be sent.
-    SourcePassed {
-        /// Which block.
-        block: BlockId,
-    },
-    /// Everything offered was sent and settled.
-    StreamDone,
-    /// A block's bytes could not be had.
-    SourceFailed {
-        /// Which block.
-        block: BlockId,
-        /// Why.
-        reason: String,
-    },
-    /// The kernel refuses to send to the group; told once.
-    SendFailed {
-        /// Why.
-        reason: String,
-    },
-    /// The kernel has refused everything, or all of full length, for some seconds. The group's interface may be gone: the driver looks for another
-    /// one of its name.
-    NothingLeaves {
-        /// Why.
-        reason: String,
-    },
-    /// It does no more.
-    LeavesAgain,
-    /// The driver has ended, because it or a worker panicked. The last event.
-    Broken(Broken),
-}
-
-/// What the driver shows of itself, renewed every 100 ms; `backlog` is always right.
-#[derive(Clone, Debug, Default)]
-pub struct SendSnapshot {
-    /// Counters.
-    pub stats: SenderStats,
-    /// What the rate controller believes.
-    pub rate: Option<RateSummary>,
-    /// What stream and pulls may use.
-    pub shares: Option<Shares>,
-    /// One past the highest data and manifest blocks opened, and whether that is final.
-    pub ends: (u32, u32, bool),
-    /// The group's round trip.
-    pub grtt: Duration,
-    /// Rounds so far.
-    pub rounds: u32,
-    /// The highest packet number sent.
-    pub packet: Option<PacketNumber>,
-    /// Each member.
-    pub members: BTreeMap<ReceiverId, MemberStats>,
-    /// Feedback that was dropped, by reason.
-    pub rejects: RejectCounts,
-    /// Datagrams that the kernel refused.
-    pub send_errors: u64,
-    /// Blocks offered and not yet opened.
-    pub backlog: usize,
-}
-
 enum Command {
     Start,
     Offer(Vec<(BlockId, u16)>),
@@ -166,6 +92,7 @@ enum Command {
     Have(ReceiverId, RangeSet, RangeSet),
     SetDelivery(ReceiverId, Delivery),
     MoveToPull(ReceiverId),
+    Pulled(u32),
     SetCeiling(Rate),
     Stop,
 }
@@ -260,6 +187,11 @@ impl SendHandle {
     /// See [`Sender::set_delivery`].
     pub fn set_delivery(&self, id: ReceiverId, delivery: Delivery) {
         self.tell(Command::SetDelivery(id, delivery));
+    }
+
+    /// See [`Sender::on_pull`].
+    pub fn pulled(&self, end: u32) {
+        self.tell(Command::Pulled(end));
     }
 
     /// See [`Sender::move_to_pull`].
@@ -563,12 +495,24 @@ impl Driver {
                     self.machine.set_delivery(now, id, delivery);
                 }
                 Command::MoveToPull(id) => self.machine.move_to_pull(now, id),
+                Command::Pulled(end) => self.pulled(now, end),
                 Command::SetCeiling(ceiling) => self.machine.set_ceiling(now, ceiling),
                 Command::Stop => self.stop = true,
             }
         }
         self.pass_offers();
         self.drain(self.clock.now());
+    }
+
+    /// Who pulls shall not wait until the snapshot is due.
+    fn pulled(&mut self, now: Timestamp, end: u32) {
+        let before = self.machine.ends();
+        self.machine.on_pull(now, end);
+        if self.machine.ends() != before {
+            self.snapshot_at = Timestamp::ZERO;
+            self.publish(now);
+            (self.on_event)(SendEvent::Passed);
+        }
     }
 
     fn pass_offers(&mut self) {
