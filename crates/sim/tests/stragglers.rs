@@ -19,8 +19,8 @@ fn one_in_trouble_costs_fifteen_little() {
         let ratio = fates.others.as_secs_f64() / alone;
         assert!(ratio < 1.05, "{trouble:?}: {ratio:.3} times as long; {fates}");
         assert!(fates.troubled.is_some(), "{trouble:?}: {fates}");
-        // What it alone lacks is pulled, not repaired for all.
-        assert!(fates.outcome.overhead() < 1.02, "{trouble:?}: {fates}");
+        // What it alone lacks is pulled, not repaired for all; but when the others are through, the stream gives it what is open.
+        assert!(fates.outcome.overhead() < 1.06, "{trouble:?}: {fates}");
     }
 }
 

@@ -155,8 +155,9 @@ impl Sender {
         // Who came later has missed a part of it, and so may others, but not most unless all had lost the stream.
         let late = open.opened_at < since;
         let quorum = if late { streaming / 2 + 1 } else { streaming.div_ceil(BIG_ASKERS_SHARE) };
+        let alone = doubted || late && self.stragglers.is_asked_back(from);
         // Of a large group so many asking within a round trip are no coincidence.
-        big && (doubted || open.big_asker(from) < BIG_ASKERS_MAX.min(quorum as usize))
+        big && (alone || open.big_asker(from) < BIG_ASKERS_MAX.min(quorum as usize))
     }
 
     /// Tells the others at once, where others wait (`docs/protocol.md#FB-4`).
