@@ -57,8 +57,8 @@ pub enum ModeArg {
     Unicast,
 }
 
-const HEADING: &str =
-    "Papers' protocols (one file; not encrypted, not authenticated; for measurements)";
+const HEADING: &str = "Papers' protocols (one file, with fmtp also products; not encrypted, not \
+                       authenticated; for measurements)";
 
 /// Options of the papers' protocols, sending.
 #[derive(Clone, Debug, Default, Args)]
