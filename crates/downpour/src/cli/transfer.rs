@@ -61,9 +61,10 @@ enum TransferVerb {
 
 /// Send files to another site, or fetch them: FROM may be SITE:PATH
 #[derive(Debug, Args)]
+#[command(override_usage = "downpour transfer submit [OPTIONS] <FROM>… <TO>")]
 struct SubmitArgs {
     /// Files and folders, then the site that shall have them
-    #[arg(value_name = "FROM… TO", required_unless_present = "json_list", num_args = 2..)]
+    #[arg(value_names = ["FROM", "TO"], required_unless_present = "json_list", num_args = 2..)]
     from_and_to: Vec<String>,
     /// Submissions as JSON, one or a list of them, from this file or standard input (-)
     #[arg(long, value_name = "FILE", conflicts_with = "from_and_to")]
