@@ -12,7 +12,7 @@ use serde::Deserialize;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum PathArg {
-    /// One multicast stream for all receivers; to a site, which is no group, there is none
+    /// One multicast stream for all receivers
     #[default]
     #[serde(skip)]
     Multicast,
