@@ -4,7 +4,8 @@ use downpour::cli::{Controller, EncryptionArg};
 use downpour::object::{Agreed, Digest, FolderOptions, Item, Obstacle, Skipped};
 use downpour::ports::PortRange;
 use downpour::session::{
-    ItemEnd, ReceiveFiles, ReceivedFiles, Running, SendFiles, SentFiles, receive_files, send_files,
+    ItemEnd, MayOpen, ReceiveFiles, ReceivedFiles, Running, SendFiles, SentFiles, receive_files,
+    send_files,
 };
 use downpour::ticket::Ticket;
 use downpour_catalog::ErrorClass;
@@ -85,12 +86,17 @@ impl Pair {
     }
 
     fn receive(&self, ticket: Ticket) -> Running<ReceivedFiles> {
+        self.receive_if(ticket, None)
+    }
+
+    fn receive_if(&self, ticket: Ticket, may_open: Option<MayOpen>) -> Running<ReceivedFiles> {
         let mut folder = FolderOptions::new(self.dir.path().join("to"));
         (folder.folders, folder.lane) = (false, Some(self.lane.to_owned()));
         receive_files(ReceiveFiles {
             identity: self.receiver.clone(),
             ticket,
             folder,
+            may_open,
             agreed: self.agreed.clone(),
             name: "b".to_owned(),
             wishes: self.wishes.clone(),
@@ -318,6 +324,22 @@ fn a_stranger_does_not_get_in() {
         assert!(!pair.dir.path().join("to/good").exists());
         drop(sending);
     });
+}
+
+#[test]
+fn a_folder_that_may_not_be_opened_is_not_made() {
+    let mut pair = Pair::new();
+    pair.file("good", "good", b"good");
+    let refusal = (ErrorClass::DestinationWriteFailed, "it is not mounted".to_owned());
+    let refused = refusal.clone();
+    let may_open: MayOpen = Arc::new(move || Err(refused.clone()));
+    block_on(async {
+        let (_sending, ticket) = pair.send();
+        let mut receiving = pair.receive_if(ticket.await.unwrap(), Some(may_open));
+        let fault = receiving.done().await.unwrap_err();
+        assert_eq!((fault.class.unwrap(), fault.what), refusal);
+    });
+    assert!(!pair.dir.path().join("to").exists());
 }
 
 #[test]

@@ -10,6 +10,7 @@ use super::offer::{OFFER_FILES_MAX, Offer, OfferItem, Said, Trouble};
 use super::room::{Reserved, Room, Space};
 use crate::object::{Digest, Fingerprint, TreeError, check_item_name, part_name, printable};
 use crate::receipt::{InPlace, SignedFileReceipt, WORD_BYTES_MAX};
+use crate::session::MayOpen;
 use crate::site::{Fault, Site, Strange, blocking};
 use crate::spool::Rules;
 use downpour_catalog::{
@@ -115,8 +116,15 @@ pub(super) struct Judged {
 /// A folder for what arrives, unless files could come to lie among what the daemon keeps, or where the folder that was received into
 /// before is not mounted. It may not answer.
 pub(super) async fn may_receive(site: &Arc<Site>, folder: PathBuf) -> Result<PathBuf, Fault> {
-    let site = site.clone();
-    blocking(move || {
+    let may_open = may_open(site, &folder);
+    blocking(move || may_open().map_err(|(class, what)| Fault::new(class, what))).await?;
+    Ok(folder)
+}
+
+/// The same for a session, which asks each time before it opens the folder.
+pub(super) fn may_open(site: &Arc<Site>, folder: &Path) -> MayOpen {
+    let (site, folder) = (site.clone(), folder.to_owned());
+    Arc::new(move || {
         let config = site.config();
         if config.exposes_own(&folder) {
             let what = format!(
@@ -124,14 +132,11 @@ pub(super) async fn may_receive(site: &Arc<Site>, folder: PathBuf) -> Result<Pat
                 folder.display(),
                 site.name
             );
-            return Err(Fault::new(ErrorClass::DestinationRefused, what));
+            return Err((ErrorClass::DestinationRefused, what));
         }
-        let known = site.inboxes.look(&config, &folder, true);
-        let refused =
-            |strange: Strange| Fault::new(ErrorClass::DestinationWriteFailed, strange.to_string());
-        known.map_err(refused).map(|()| folder)
+        let refused = |strange: Strange| (ErrorClass::DestinationWriteFailed, strange.to_string());
+        site.inboxes.look(&config, &folder, true).map_err(refused)
     })
-    .await
 }
 
 /// Whether an offer can be looked at at all.

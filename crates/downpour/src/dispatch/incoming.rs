@@ -5,7 +5,7 @@
 //! 3. Receipts are signed and kept in the folder itself, then files and receipts go into the catalog, in a commit.
 //! 4. Only then the source is told. A crash before that costs no bytes: what is in its place is found there.
 
-use super::arriving::{Taken, set_aside};
+use super::arriving::{Taken, may_open, set_aside};
 use super::hooks::{kill_point, lies_about};
 use super::ledger::{Ledger, Link};
 use super::lock;
@@ -202,6 +202,7 @@ impl Incoming {
             identity: site.identity.clone(),
             ticket,
             folder,
+            may_open: Some(may_open(site, &self.folder)),
             agreed,
             name: site.name.clone(),
             wishes: Wishes { connections: remote.section.connections, ..Wishes::default() },

@@ -14,7 +14,7 @@
 //! `[[remote]]` says of rates and batches does not apply: the sender sets the pace for all receivers together.
 
 use super::arrivals::{Arrivals, Arriving};
-use super::arriving::{Judge, Look, Taken, may_receive};
+use super::arriving::{Judge, Look, Taken, may_open, may_receive};
 use super::here::READ_MAX;
 use super::incoming::{MEMORY, not_recorded};
 use super::offer::{OfferItem, Trouble};
@@ -303,6 +303,7 @@ impl Listen {
             identity: site.identity.clone(),
             ticket: ticket.clone(),
             folder,
+            may_open: Some(may_open(site, &wanted.folder)),
             clerk: clerk.clone(),
             name: site.name.clone(),
             interface: wanted.interface()?,

@@ -8,7 +8,7 @@
 use super::ended::Over;
 use super::host::Host;
 use super::open::Giver;
-use super::receive::{BatchTarget, Taker};
+use super::receive::{BatchTarget, MayOpen, Taker};
 use super::roster::Stage;
 use super::send::Done;
 use super::{receive, send};
@@ -72,7 +72,6 @@ pub struct SendFiles {
 }
 
 /// What to receive, from whom and where to.
-#[derive(Clone, Debug)]
 pub struct ReceiveFiles {
     /// Signs.
     pub identity: Arc<Identity>,
@@ -80,6 +79,8 @@ pub struct ReceiveFiles {
     pub ticket: Ticket,
     /// Where files go; may be the same folder for several batches in different lanes.
     pub folder: FolderOptions,
+    /// Asked before each attempt opens it.
+    pub may_open: Option<MayOpen>,
     /// The files that are taken.
     pub agreed: Agreed,
     /// This node, as the sender's report names it.
@@ -232,6 +233,7 @@ pub fn receive_files(setup: ReceiveFiles) -> Running<ReceivedFiles> {
             clerk: None,
             ours: Arc::default(),
             links: setup.links,
+            may_open: setup.may_open,
         };
         let plan = ReceivePlan {
             join_timeout: setup.wait,

@@ -264,13 +264,17 @@ fn open_shelf(
     opened.map_err(|error| unopened(plan, &error))
 }
 
-/// `shelf` is for a session of products.
+/// `shelf` is for a session of products. Nothing is opened, nor made, that may not be.
 pub(super) fn open_keeper(
     plan: &ReceivePlan,
     joined: &Joined,
     (taker, pipe, said): (&Taker, &PipeOut, UnboundedSender<Said>),
     shelf: Option<ShelfStart>,
 ) -> Result<Arc<dyn Keeper>, Fault> {
+    if let Some(may_open) = &taker.may_open {
+        let refused = |(class, what)| Fault::start(what, "see to its disk").of(class);
+        may_open().map_err(refused)?;
+    }
     Ok(match joined.reply.products_from.zip(shelf) {
         Some(begun) => {
             let clerk = taker.clerk.iter();

@@ -58,7 +58,7 @@ pub use batch::{
     send_files,
 };
 pub(crate) use network::{own_addrs_of, range_len};
-pub use receive::receive;
+pub use receive::{MayOpen, receive};
 pub use send::send;
 pub use standing::{
     Heard, OpenSession, Opened, SendProducts, TakeProducts, send_products, take_products,

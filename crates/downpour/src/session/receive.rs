@@ -15,7 +15,7 @@ use crate::cli::{Exit, Fault, ReceivePlan, Target};
 use crate::descriptors;
 use crate::home::Home;
 use crate::object::{Agreed, FolderOptions, PipeOut};
-use crate::product::{Clerk, Ours, ProductLog};
+use crate::product::{Clerk, Failure, Ours, ProductLog};
 use crate::progress::{Phase, Snapshot};
 use crate::report::Report;
 use crate::steering::{Book, LinkBook};
@@ -59,7 +59,7 @@ pub fn receive(plan: ReceivePlan) -> Result<Report, Fault> {
         };
         let links = home.state().ok().map(|state| LinkBook::new(Book::open(state), None));
         let ours = Arc::new(Ours::new(plan.overwrite));
-        let taker = Taker { identity, batch: None, clerk, ours, links };
+        let taker = Taker { identity, batch: None, clerk, ours, links, may_open: None };
         let mut host = Host::terminal(plan.output.quiet)?;
         run(&plan, &taker, &mut host).await.map(|over| over.report)
     })
@@ -450,7 +450,12 @@ pub(super) struct Taker {
     pub(super) ours: Arc<Ours>,
     /// What is remembered of links.
     pub(super) links: Option<LinkBook>,
+    /// What is asked before each attempt opens its target.
+    pub(super) may_open: Option<MayOpen>,
 }
+
+/// Whether a folder may be opened, and made where it is missing; else why not. Its disk may have gone since the attempt before.
+pub type MayOpen = Arc<dyn Fn() -> Result<(), Failure> + Send + Sync>;
 
 /// Where a batch goes.
 pub(super) struct BatchTarget {

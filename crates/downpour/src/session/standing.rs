@@ -3,7 +3,7 @@
 
 use super::batch::{Running, receive_plan, run};
 use super::open::Giver;
-use super::receive::Taker;
+use super::receive::{MayOpen, Taker};
 use super::{receive, send};
 use crate::cli::{
     Controller, EncryptionArg, Interface, NetworkPlan, OutputArgs, Payload, ReceivePlan, SendPlan,
@@ -54,6 +54,8 @@ pub struct TakeProducts {
     pub ticket: Ticket,
     /// Where files go.
     pub folder: PathBuf,
+    /// Asked before each attempt opens it.
+    pub may_open: Option<MayOpen>,
     /// Sees to them.
     pub clerk: Arc<Clerk>,
     /// This node, as the sender's report names it.
@@ -186,7 +188,8 @@ pub fn take_products(setup: TakeProducts) -> Running<Report> {
             ..receive_plan(&setup.ticket, setup.folder, named)?
         };
         let (identity, clerk) = (setup.identity, Some(setup.clerk));
-        let taker = Taker { identity, batch: None, clerk, ours: Arc::default(), links: None };
+        let (ours, may_open) = (Arc::default(), setup.may_open);
+        let taker = Taker { identity, batch: None, clerk, ours, links: None, may_open };
         handle.block_on(receive::run(&plan, &taker, &mut host)).map(|over| over.report)
     })
 }
@@ -229,11 +232,15 @@ fn plan(setup: SendProducts) -> SendPlan {
 
 #[cfg(test)]
 mod tests {
-    use super::{Heard, SendProducts, TakeProducts, plan, send_blocks, take_products};
+    use super::{
+        Heard, MayOpen, Report, Running, SendProducts, TakeProducts, plan, send_blocks,
+        send_products, take_products,
+    };
     use crate::cli::{Controller, Interface};
     use crate::ports::PortRange;
     use crate::product::{Clerk, Content, Listed};
     use crate::ticket::Ticket;
+    use downpour_catalog::ErrorClass;
     use downpour_proto::Rate;
     use downpour_transport::control::Token;
     use downpour_transport::identity::Identity;
@@ -267,6 +274,20 @@ mod tests {
         }
     }
 
+    fn take(ticket: Ticket, out: &Path, may_open: Option<MayOpen>) -> Running<Report> {
+        let node = Arc::new(Identity::generate());
+        take_products(TakeProducts {
+            identity: Arc::clone(&node),
+            ticket,
+            folder: out.to_owned(),
+            may_open,
+            clerk: Arc::new(Clerk::new(out.to_owned(), node, None)),
+            name: "r".to_owned(),
+            interface: Some(Interface::find("lo").unwrap()),
+            memory_bytes: 64 << 20,
+        })
+    }
+
     #[test]
     fn ceiling_and_controller_are_those_that_were_set() {
         let folder = tempfile::tempdir().unwrap();
@@ -277,6 +298,20 @@ mod tests {
         );
     }
 
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a_folder_that_may_not_be_opened_is_not_made() {
+        let folder = tempfile::tempdir().unwrap();
+        let (setup, out) = (setup(folder.path()), folder.path().join("out"));
+        let ticket = Ticket::read_file(&setup.ticket).unwrap();
+        let _session = send_products(setup);
+        let refusal = (ErrorClass::DestinationWriteFailed, "it is not mounted".to_owned());
+        let refused = refusal.clone();
+        let may_open: MayOpen = Arc::new(move || Err(refused.clone()));
+        let fault = take(ticket, &out, Some(may_open)).done().await.unwrap_err();
+        assert_eq!((fault.class.unwrap(), fault.what), refusal);
+        assert!(!out.exists());
+    }
+
     /// What is inserted in vain is no business of those who have joined: they stay for the next session.
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn a_session_without_numbers_for_more_blocks_ends_in_order_and_names_what_had_no_room() {
@@ -284,16 +319,8 @@ mod tests {
         let setup = setup(folder.path());
         let ticket = Ticket::read_file(&setup.ticket).unwrap();
         let mut session = send_blocks(setup, 8);
-        let (node, out) = (Arc::new(Identity::generate()), folder.path().join("out"));
-        let receiver = take_products(TakeProducts {
-            identity: Arc::clone(&node),
-            ticket,
-            folder: out.clone(),
-            clerk: Arc::new(Clerk::new(out.clone(), node, None)),
-            name: "r".to_owned(),
-            interface: Some(Interface::find("lo").unwrap()),
-            memory_bytes: 64 << 20,
-        });
+        let out = folder.path().join("out");
+        let receiver = take(ticket, &out, None);
         while !matches!(session.heard.recv().await.unwrap(), Heard::Joined { .. }) {}
         let insert = session.insert.take().unwrap();
         for number in 0..20 {

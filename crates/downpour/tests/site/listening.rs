@@ -205,6 +205,30 @@ fn c_fetches(mut sites: Sites, first: &[u8], second: &[u8]) {
 }
 
 #[test]
+fn where_the_disk_of_its_inbox_has_gone_nothing_is_received_until_it_is_back() {
+    let mut sites = Sites::set_up("");
+    sites.a.start();
+    sites.ticket().write_file(&sites.b.path("a.ticket")).expect("room");
+    sites.b.start();
+    sites.drop_in("first", b"first");
+    sites.reaches("first", State::Receipted);
+    // It is unmounted while b waits for a.
+    sites.a.kill();
+    sites.b_says("a: waits for the sender");
+    let (inbox, away) = (sites.b.path("inbox"), sites.b.path("away"));
+    fs::rename(&inbox, &away).expect("a folder");
+    fs::create_dir(&inbox).expect("room");
+    sites.a.start();
+    sites.drop_in("second", b"second");
+    sites.b_says("a: cannot take part");
+    assert_eq!(fs::read_dir(&inbox).expect("a folder").count(), 0);
+    fs::remove_dir(&inbox).expect("it is empty");
+    fs::rename(&away, &inbox).expect("a folder");
+    sites.reaches("second", State::Receipted);
+    sites.is_at_b("second", "new/second", b"second");
+}
+
+#[test]
 fn what_is_under_way_arrives_before_it_ends() {
     let mut sites = Sites::set_up("");
     sites.a.configure("[multicast]\nrate = \"16mbit\"");
