@@ -16,7 +16,8 @@
 //! | `arrivals` | what a service waits for that drains |
 //! | `here`, `contents` | what of an offer is in its place already, or lies there instead |
 //! | `ledger`, `paths` | what the catalog is told of links; what is known of them, for plans |
-//! | `multicast`, `standing`, `standing_ticket` | the standing session for rules with receivers, the files in it, its ticket |
+//! | `multicast`, `standing` | the standing session for rules with receivers, the files in it |
+//! | `standing_session`, `standing_ticket` | how it is opened, its ticket |
 //! | `listen` | other sites' standing sessions, with this site as a receiver |
 //! | `fetch`, `pieces` | a file that several sites have, from where it comes soonest; its bytes at a source |
 //! | `submit`, `wants` | files that an operator, or another site, asks for |
@@ -61,6 +62,7 @@ mod section;
 mod sites;
 mod stand;
 mod standing;
+mod standing_session;
 mod standing_ticket;
 mod submit;
 mod wants;

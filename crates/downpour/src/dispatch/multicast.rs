@@ -14,16 +14,14 @@ use super::book::{Book, Held, until};
 use super::link::{REST_MAX, rest, search_limit};
 use super::load::{Loaded, load, receipts_that_hold};
 use super::outgoing::{Unread, why_unread};
-use super::section::MulticastSection;
 use super::standing::{Given, Presence, Present, Stand, Under};
-use super::standing_ticket::{Said, keep_ticket};
+use super::standing_session::Wanted;
 use super::work::look;
 use super::{Dispatch, SERVICE, lock};
-use crate::cli::{Controller, Interface};
 use crate::product::{Listed, SiteFile, Told, Word};
 use crate::receipt::SignedFileReceipt;
-use crate::session::{Heard, OpenSession, Opened, SendProducts, send_products};
-use crate::site::{Config, Fault, Running, Service, Site, SiteEvent, Status, Stop, Wish};
+use crate::session::{Heard, OpenSession, Opened};
+use crate::site::{Fault, Running, Service, Site, SiteEvent, Status, Stop, Wish};
 use crate::spool::in_words;
 use downpour_catalog::{
     Change, Delivery, DeliveryState, ErrorClass, FileId, FileKey, Holder, Move, Next, Query,
@@ -32,8 +30,7 @@ use downpour_catalog::{
 };
 use downpour_proto::Rng;
 use downpour_transport::identity::PublicKey;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::path::PathBuf;
+use std::collections::{BTreeSet, HashMap};
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -51,11 +48,8 @@ const CLAIM_MAX: usize = 500;
 const HEARD_MAX: usize = 100;
 /// Waiting files that one receiver wakes when it joins.
 const WOKEN_MAX: usize = 10_000;
-/// How long the session may take to open, and receivers to take what is left at its end.
-const OPEN_TIME: Duration = Duration::from_secs(30);
+/// How long receivers may take, at the session's end, for what is left.
 const END_TIME: Duration = Duration::from_secs(20);
-/// The ticket's file in the state folder.
-const TICKET: &str = "multicast.ticket";
 
 /// What the service shows of itself.
 #[derive(Debug, Default)]
@@ -101,71 +95,6 @@ impl Service for Multicast {
             .with("files_under_way", seen.under as f64)
             .with("receipts_total", seen.receipts as f64)
             .with("files_again_total", seen.again as f64)
-    }
-}
-
-/// What of the configuration decides how the session is opened.
-#[derive(Clone, PartialEq)]
-struct Wanted {
-    section: MulticastSection,
-    host: Option<String>,
-    ports: String,
-    receivers: BTreeMap<String, PublicKey>,
-    controller: Controller,
-}
-
-impl Wanted {
-    /// `None`: no rule names receivers.
-    fn of(config: &Config) -> Option<Self> {
-        let is_named = |name: &String| config.rule.iter().any(|rule| rule.receivers.contains(name));
-        let named = config.receiver.iter().filter(|receiver| is_named(&receiver.name));
-        let receivers: BTreeMap<_, _> = named.map(|r| (r.name.clone(), r.key)).collect();
-        (!receivers.is_empty()).then(|| Self {
-            section: config.multicast.clone(),
-            host: config.multicast.host.clone().or_else(|| config.transfer.host.clone()),
-            ports: config.transfer.ports.clone(),
-            receivers,
-            controller: config.controller,
-        })
-    }
-
-    /// The ticket, in its file.
-    fn ticket(&self, site: &Site) -> Result<PathBuf, Fault> {
-        let path = site.config().state().join(TICKET);
-        let now = u64::try_from(site.clock.now().0 / 1_000_000).unwrap_or(0);
-        let said = Said {
-            host: self.host.as_deref(),
-            port: self.section.port,
-            key: site.identity.public_key(),
-            allow: self.receivers.values().copied().collect(),
-        };
-        keep_ticket(&path, said, now)?;
-        Ok(path)
-    }
-
-    async fn open(&self, site: &Site) -> Result<(OpenSession, Opened), Fault> {
-        let section = &self.section;
-        let interface = section.interface.as_deref().map(Interface::find).transpose();
-        let interface = interface.map_err(|f| Fault::new(ErrorClass::Internal, f.what))?;
-        let mut session = send_products(SendProducts {
-            identity: site.identity.clone(),
-            ticket: self.ticket(site)?,
-            interface,
-            group: section.group,
-            rate: section.rate.map(|rate| *rate),
-            controller: self.controller,
-            keep_bytes: section.keep.0,
-            ports: self.ports.parse().unwrap_or(crate::ports::PortRange::DEFAULT),
-        });
-        match tokio::time::timeout(OPEN_TIME, &mut session.opened).await {
-            Ok(Ok(opened)) => Ok((session, opened)),
-            _ => {
-                session.running.stop();
-                let what = session.running.done().await.err().map(|fault| fault.what);
-                let what = what.unwrap_or_else(|| "the session did not open".to_owned());
-                Err(Fault::new(ErrorClass::OutOfResources, what))
-            }
-        }
     }
 }
 
