@@ -13,8 +13,7 @@
 use super::book::{Book, Held, until};
 use super::link::{REST_MAX, rest, search_limit};
 use super::load::{Loaded, load, receipts_that_hold};
-use super::outgoing::{Unread, why_unread};
-use super::standing::{Given, Presence, Present, Stand, Under};
+use super::standing::{Given, Known, Presence, Present, Stand, Under, Unreadable};
 use super::standing_session::Wanted;
 use super::work::look;
 use super::{Dispatch, SERVICE, lock};
@@ -159,6 +158,7 @@ struct Standing {
     /// When each rule's files are looked through again for those that somebody there lacks.
     rested: HashMap<RuleId, Instant>,
     given: Given,
+    unreadable: Unreadable,
     /// Blocks before this one have gone out.
     sent_end: u32,
 }
@@ -195,6 +195,7 @@ impl Standing {
             joined: BTreeSet::new(),
             rested: HashMap::new(),
             given: Given::default(),
+            unreadable: Unreadable::default(),
             sent_end: 0,
         };
         this.record_session(None).await?;
@@ -245,13 +246,14 @@ impl Standing {
                     return Err(Fault::new(ErrorClass::ConnectionLost, what));
                 }
                 Some(heard) = session.heard.recv() => {
-                    self.hear(heard).await;
+                    self.hear(heard);
                     while self.heard.len() < HEARD_MAX
                         && let Ok(heard) = session.heard.try_recv()
                     {
-                        self.hear(heard).await;
+                        self.hear(heard);
                     }
                 }
+                known = self.unreadable.known() => self.note_unread(known),
                 _ = tick.tick() => {
                     if self.site.supervisor().standstill(SERVICE).is_some() {
                         self.dispatch.claims.take_up(&self.site).await?;
@@ -285,14 +287,14 @@ impl Standing {
                     return Ok(());
                 }
                 Some(heard) = session.heard.recv() => {
-                    self.hear(heard).await;
+                    self.hear(heard);
                     self.answer().await?;
                 }
             }
         }
     }
 
-    async fn hear(&mut self, heard: Heard) {
+    fn hear(&mut self, heard: Heard) {
         match heard {
             Heard::Joined { node, receiver, from } => {
                 if self.names.contains_key(&node) {
@@ -306,12 +308,7 @@ impl Standing {
                 let Some(under) = under else { return };
                 match outcome {
                     Ok(placed) => under.placed = Some(placed),
-                    Err(why) => {
-                        let (path, size) = (under.held.path.clone(), under.held.file.size);
-                        let class =
-                            why_unread(vec![Unread { path, size, is_changed: false }]).await;
-                        under.unread = Some((class[0], why));
-                    }
+                    Err(why) => self.unreadable.add(under, why),
                 }
             }
             Heard::Opened { end } => self.sent_end = end,
@@ -326,6 +323,15 @@ impl Standing {
         }
         let present = self.present.keys().map(|node| self.names[node].0.clone()).collect();
         lock(&self.dispatch.multicast).present = Some(present);
+    }
+
+    /// Of these files it is known why they could not be read. What goes by another claim by now is not meant.
+    fn note_unread(&mut self, known: Vec<Known>) {
+        for (key, fence, why) in known {
+            if let Some(under) = self.files.get_mut(&key).filter(|u| u.held.fence == fence) {
+                under.unread = Some(why);
+            }
+        }
     }
 
     /// Takes what is queued into the session.

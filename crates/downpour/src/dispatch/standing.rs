@@ -1,16 +1,18 @@
 //! Files in the standing multicast session: who is to have each, who has it, and what follows. No catalog, no clock.
 
 use super::book::Held;
+use super::outgoing::{Unread, why_unread};
 use super::policy::{WAIT_MAX, pause};
 use crate::product::{Content, Listed, SiteFile};
 use crate::receipt::SignedFileReceipt;
-use downpour_catalog::{ErrorClass, FileKey};
+use downpour_catalog::{ErrorClass, Fence, FileKey};
 use downpour_proto::{ReceiverId, Rng};
 use downpour_transport::identity::PublicKey;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::ops::Range;
 use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
+use tokio::task::JoinSet;
 
 /// A receiver that takes part and says nothing of a file for so long after it went out has missed it.
 const PATIENCE: Duration = Duration::from_secs(30 * 60);
@@ -48,6 +50,41 @@ impl Given {
     pub(super) fn told(&mut self, name: &str) -> Option<FileKey> {
         let key = name.parse().ok()?;
         self.0.take(&key)
+    }
+}
+
+/// Of a file that was claimed so: why it could not be read.
+pub(super) type Known = (FileKey, Fence, (ErrorClass, String));
+
+/// Files that the session could not read, while their disks, which may not answer, are asked why.
+#[derive(Default)]
+pub(super) struct Unreadable {
+    /// To be asked of together; and what the session says.
+    failed: Vec<(Unread, (FileKey, Fence, String))>,
+    asked: JoinSet<Vec<Known>>,
+}
+
+impl Unreadable {
+    pub(super) fn add(&mut self, under: &Under, why: String) {
+        let (path, size) = (under.held.path.clone(), under.held.file.size);
+        let file = Unread { path, size, is_changed: false };
+        self.failed.push((file, (under.key(), under.held.fence, why)));
+    }
+
+    /// Why some of them could not be read. Waits while there are none; may be dropped and asked again.
+    pub(super) async fn known(&mut self) -> Vec<Known> {
+        if self.asked.is_empty() && !self.failed.is_empty() {
+            let (files, of): (Vec<_>, Vec<_>) = self.failed.drain(..).unzip();
+            self.asked.spawn(async move {
+                let classes = why_unread(files).await;
+                let known = of.into_iter().zip(classes);
+                known.map(|((key, fence, why), class)| (key, fence, (class, why))).collect()
+            });
+        }
+        match self.asked.join_next().await {
+            Some(known) => known.expect("it does not panic"),
+            None => std::future::pending().await,
+        }
     }
 }
 
@@ -183,7 +220,7 @@ impl Under {
 
 #[cfg(test)]
 mod tests {
-    use super::{Given, Presence, Present, Stand, Under};
+    use super::{Given, Presence, Present, Stand, Under, Unreadable};
     use crate::dispatch::book::Held;
     use crate::dispatch::policy::WAIT_MAX;
     use crate::product::SiteFile;
@@ -192,6 +229,7 @@ mod tests {
     use downpour_catalog::ErrorClass;
     use downpour_proto::{ReceiverId, Rng};
     use downpour_transport::identity::{Identity, PublicKey};
+    use futures_util::FutureExt as _;
     use std::time::{Duration, Instant};
 
     fn under(nodes: &[PublicKey], required: usize) -> Under {
@@ -315,6 +353,25 @@ mod tests {
         assert_eq!((give(&mut given), give(&mut given)), (vec![name.clone()], vec![]));
         assert_eq!((given.told(&name), given.told(&name)), (Some(under.key()), None));
         assert_eq!(give(&mut given), [name]);
+    }
+
+    #[tokio::test]
+    async fn what_could_not_be_read_is_asked_about_together_while_all_goes_on() {
+        let folder = tempfile::tempdir().unwrap();
+        let (there, gone) = (folder.path().join("there"), folder.path().join("gone"));
+        std::fs::write(&there, [0; 3]).unwrap();
+        let mut unreadable = Unreadable::default();
+        for path in [there, gone] {
+            let mut under = under(&nodes(), 3);
+            (under.held.path, under.held.file.size) = (path, 3);
+            unreadable.add(&under, "no".to_owned());
+        }
+        // Dropped before there is an answer.
+        assert!(unreadable.known().now_or_never().is_none());
+        let known = unreadable.known().await;
+        let classes: Vec<_> = known.into_iter().map(|(.., (class, _))| class).collect();
+        assert_eq!(classes, [ErrorClass::SourceReadFailed, ErrorClass::FileGone]);
+        assert!(unreadable.known().now_or_never().is_none());
     }
 
     #[test]
