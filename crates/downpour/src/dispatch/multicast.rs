@@ -9,17 +9,19 @@
 //! 4. When everybody who is there has answered and that is not enough, the file waits, as after any failure, and goes again
 //!    for those who lack it. Who joins wakes what waits for it. The service `dispatch` does that with what has waited long enough;
 //!    while it does not work, this one does.
+//! 5. One file is read after the other. Where a disk does not answer that is told, and then the session is begun anew.
 
 use super::book::{Book, Held, until};
 use super::link::{REST_MAX, rest, search_limit};
 use super::load::{Loaded, load, receipts_that_hold};
+use super::stand::{self, Verdict};
 use super::standing::{Given, Known, Presence, Present, Stand, Under, Unreadable};
 use super::standing_session::Wanted;
 use super::work::look;
-use super::{Dispatch, SERVICE, lock};
+use super::{Dispatch, SERVICE, lock, now};
 use crate::product::{Listed, SiteFile, Told, Word};
 use crate::receipt::SignedFileReceipt;
-use crate::session::{Heard, OpenSession, Opened};
+use crate::session::{Heard, OpenSession, Opened, Reads};
 use crate::site::{Fault, Running, Service, Site, SiteEvent, Status, Stop, Wish};
 use crate::spool::in_words;
 use downpour_catalog::{
@@ -55,10 +57,18 @@ const END_TIME: Duration = Duration::from_secs(20);
 pub(super) struct Seen {
     /// Receivers that take part, by name, while the session is open.
     pub(super) present: Option<BTreeSet<String>>,
+    /// In which file's disk the session hangs, in words.
+    pub(super) hangs: Option<String>,
     named: usize,
     under: usize,
     receipts: u64,
     again: u64,
+}
+
+impl Seen {
+    fn close(&mut self) {
+        (self.present, self.hangs) = (None, None);
+    }
 }
 
 /// The service.
@@ -72,7 +82,7 @@ impl Service for Multicast {
     fn run(self: Arc<Self>, site: Arc<Site>, stop: Stop) -> Running {
         Box::pin(async move {
             let done = work(&self.0, &site, &stop).await;
-            lock(&self.0.multicast).present = None;
+            lock(&self.0.multicast).close();
             done
         })
     }
@@ -82,8 +92,10 @@ impl Service for Multicast {
         let here = seen.present.as_ref().map_or(0, BTreeSet::len);
         let line = match seen.present {
             Some(_) => format!(
-                "{here} of {} receivers are there, {} files under way",
-                seen.named, seen.under
+                "{here} of {} receivers are there, {} files under way{}",
+                seen.named,
+                seen.under,
+                seen.hangs.iter().flat_map(|what| ["; ", what]).collect::<String>()
             ),
             None if seen.named == 0 => "no rule has receivers".to_owned(),
             None => "the session is not open".to_owned(),
@@ -113,7 +125,7 @@ async fn work(dispatch: &Arc<Dispatch>, site: &Arc<Site>, stop: &Stop) -> Result
         let mut standing = Standing::new(dispatch, site, wanted, opened).await?;
         let goes_on = standing.serve(session, stop).await;
         standing.record_session(Some(site.clock.now())).await?;
-        lock(&dispatch.multicast).present = None;
+        lock(&dispatch.multicast).close();
         if !goes_on? {
             break;
         }
@@ -139,6 +151,13 @@ fn tell_trouble(site: &Site, held: &Held, at: Option<&str>, (class, what): (Erro
     site.events.tell(SiteEvent::TROUBLE, &about);
 }
 
+/// That a file's disk does not answer.
+fn hung(held: Option<&Held>, since: Duration) -> String {
+    let file = held.map_or("a file that has gone back".into(), |held| held.path.to_string_lossy());
+    let since = since.as_secs();
+    format!("{file} is waited for since {since} s, and nothing else is read; see to its disk")
+}
+
 /// One session and the files in it.
 struct Standing {
     dispatch: Arc<Dispatch>,
@@ -159,6 +178,8 @@ struct Standing {
     rested: HashMap<RuleId, Instant>,
     given: Given,
     unreadable: Unreadable,
+    /// How it goes with what the session reads.
+    reads: stand::Stand,
     /// Blocks before this one have gone out.
     sent_end: u32,
 }
@@ -196,6 +217,7 @@ impl Standing {
             rested: HashMap::new(),
             given: Given::default(),
             unreadable: Unreadable::default(),
+            reads: stand::Stand::new(None),
             sent_end: 0,
         };
         this.record_session(None).await?;
@@ -219,13 +241,7 @@ impl Standing {
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             tokio::select! {
-                () = stop.now() => {
-                    self.put_back().await?;
-                    // Its port is free for the next one then.
-                    session.running.stop();
-                    let _ = tokio::time::timeout(END_TIME, session.running.done()).await;
-                    return Ok(false);
-                }
+                () = stop.now() => return self.cut(session).await.map(|()| false),
                 () = stop.asked(), if !draining => draining = true,
                 _ = changes.changed(), if !draining => {
                     if Wanted::of(&self.site.config()).as_ref() != Some(&self.wanted) {
@@ -261,6 +277,9 @@ impl Standing {
                     if let Some(insert) = session.insert.as_ref().filter(|_| !draining) {
                         self.claim(insert).await?;
                     }
+                    if self.hangs(&session.reads) {
+                        return self.cut(session).await.map(|()| goes_on || !draining);
+                    }
                 }
             }
             self.answer().await?;
@@ -272,6 +291,37 @@ impl Standing {
         }
         self.end(session).await?;
         Ok(goes_on)
+    }
+
+    /// It ends now, whatever is under way.
+    async fn cut(&mut self, mut session: OpenSession) -> Result<(), Fault> {
+        self.put_back().await?;
+        // Its port is free for the next one then.
+        session.running.stop();
+        let _ = tokio::time::timeout(END_TIME, session.running.done()).await;
+        Ok(())
+    }
+
+    /// Whether the session is given up, as it hangs in a read: nothing comes after that. It is told before. Of the rule whose file
+    /// it is all that have not been read fail, so that others go first.
+    fn hangs(&mut self, reads: &Reads) -> bool {
+        let (begun, product) = reads.now();
+        let verdict = self.reads.answered(now(), begun, (product.is_some(), true));
+        let key = product.and_then(|name| name.parse::<FileKey>().ok());
+        let held = key.and_then(|key| self.files.get(&key)).map(|under| &under.held);
+        let what = self.reads.since(now()).map(|since| hung(held, since));
+        lock(&self.dispatch.multicast).hangs.clone_from(&what);
+        let (Some(what), Verdict::Tell | Verdict::GiveUp) = (what, verdict) else { return false };
+        tracing::warn!("{what}");
+        let why = (ErrorClass::SourceReadFailed, what);
+        if verdict == Verdict::Tell {
+            held.iter().for_each(|held| tell_trouble(&self.site, held, None, (why.0, &why.1)));
+            return false;
+        }
+        let rule = held.map(|held| held.rule.clone());
+        let waits = |u: &&mut Under| u.placed.is_none() && rule.as_ref() == Some(&u.held.rule);
+        self.files.values_mut().filter(waits).for_each(|under| under.unread = Some(why.clone()));
+        true
     }
 
     /// Nothing more comes: receivers take what is left, and say their last.
@@ -698,18 +748,4 @@ impl Standing {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::{CLAIM_MAX, REST_MAX, rest_of};
-    use std::time::Duration;
-
-    #[test]
-    fn while_none_of_a_rules_receivers_is_there_its_files_are_hardly_looked_through() {
-        let (short, long) = (Duration::from_millis(10), Duration::from_secs(100));
-        let (none, some, all) = ((0, CLAIM_MAX), (20, 20), (CLAIM_MAX, CLAIM_MAX));
-        assert_eq!(rest_of(short, none, true), short * 9);
-        assert_eq!([short, long].map(|took| rest_of(took, none, false)), [REST_MAX, long * 9]);
-        // What has come to its end, and more that may have.
-        assert_eq!(rest_of(short, some, false), short * 9);
-        assert_eq!(rest_of(short, all, false), Duration::ZERO);
-    }
-}
+mod tests;

@@ -4,6 +4,8 @@
 //! counted as it comes; what comes by a stream, and what a destination of an earlier build tells of, in whole blocks, so that a
 //! slow rate has more time. Of a batch that is given up nothing is lost: what has come is kept for the next.
 //!
+//! The standing multicast session is judged in the same way by the reads that it begins: that one lasts is all that counts there.
+//!
 //! It has no clock: time is an argument.
 
 use downpour_proto::Rate;

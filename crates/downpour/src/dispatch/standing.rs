@@ -219,7 +219,7 @@ impl Under {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::{Given, Presence, Present, Stand, Under, Unreadable};
     use crate::dispatch::book::Held;
     use crate::dispatch::policy::WAIT_MAX;
@@ -232,7 +232,8 @@ mod tests {
     use futures_util::FutureExt as _;
     use std::time::{Duration, Instant};
 
-    fn under(nodes: &[PublicKey], required: usize) -> Under {
+    /// A file for these.
+    pub(in crate::dispatch) fn under(nodes: &[PublicKey], required: usize) -> Under {
         let file = SiteFile {
             site: "a".to_owned(),
             name: "f".to_owned(),

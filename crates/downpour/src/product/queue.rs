@@ -121,10 +121,15 @@ impl Queue {
         is_news
     }
 
-    /// Calls off what waits for room.
+    /// Calls off inserting.
     pub fn stop(&self) {
         self.lock().stopped = true;
         self.changed.notify_all();
+    }
+
+    /// Keeps no block any more, once it is stopped: who inserts has it for as long as a read lasts.
+    pub fn clear(&self) {
+        self.lock().blocks.clear();
     }
 
     /// Source symbols of a block that is kept.
@@ -166,10 +171,7 @@ impl Queue {
     fn push(&self, block: Part) -> Result<u32, Stopped> {
         let mut state = self.lock();
         let len = block.len() as u64;
-        while state.kept + len > self.keep {
-            if state.stopped {
-                return Err(Stopped);
-            }
+        while state.kept + len > self.keep && !state.stopped {
             if state.first < state.opened {
                 let gone = state.blocks.pop_front();
                 state.first += 1;
@@ -178,6 +180,9 @@ impl Queue {
             }
             let waited = self.changed.wait_timeout(state, LOOK_INTERVAL);
             state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        if state.stopped {
+            return Err(Stopped);
         }
         let number = state.first + state.blocks.len() as u32;
         state.blocks.push_back(block);
@@ -434,6 +439,9 @@ mod tests {
         assert_eq!(queue.symbols_from(0), (1, vec![10, 10]));
         queue.stop();
         assert_eq!(insert(&mut inserter, 1_000).1, Err(Stopped), "no room, and nothing was sent");
+        queue.clear();
+        assert_eq!(insert(&mut inserter, 1_000).1, Err(Stopped), "nothing is sent any more");
+        assert!(queue.symbols_from(0).1.is_empty());
     }
 
     #[test]

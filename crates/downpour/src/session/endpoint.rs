@@ -215,6 +215,14 @@ impl Shared {
         }
     }
 
+    /// Runs a read of a product; its owner knows while it lasts.
+    pub(super) fn reads<T>(&self, product: &str, read: impl FnOnce() -> T) -> T {
+        match &self.owner {
+            Some(owner) => owner.reads.during(product, read),
+            None => read(),
+        }
+    }
+
     fn pulled(&self, end: u64) {
         let blocks = |end: u64| end.div_ceil(self.reply.geometry.block_len());
         let before = self.pulled_end.fetch_max(end, Ordering::Relaxed);

@@ -16,6 +16,7 @@ use crate::units::show_bytes;
 use downpour_proto::BlockId;
 use downpour_transport::control::{Event, MANIFEST_SYMBOLS_MAX};
 use std::collections::{BTreeMap, VecDeque};
+use std::io::{self, Read};
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
@@ -204,6 +205,19 @@ pub(super) fn feed(
     listed
 }
 
+/// A product's bytes; that they are read is known to who owns the session.
+struct Watched<'a> {
+    bytes: Box<dyn Read>,
+    name: &'a str,
+    shared: &'a Shared,
+}
+
+impl Read for Watched<'_> {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        self.shared.reads(self.name, || self.bytes.read(buf))
+    }
+}
+
 /// Why nothing more is inserted.
 enum Halt {
     Stopped,
@@ -246,8 +260,9 @@ impl Feeder<'_> {
         }
         let inserted_ns = due.map_or_else(unix_ns, |due| self.begun.1 + due.as_nanos() as u64);
         let Listed { name, meta, content, .. } = listed;
-        let (size, mut bytes) = match content.open() {
-            Ok(opened) => opened,
+        let shared = self.shared;
+        let (size, mut bytes) = match shared.reads(name, || content.open()) {
+            Ok((size, bytes)) => (size, Watched { bytes, name, shared }),
             Err(error) => {
                 self.unsent(name, error.to_string());
                 return Ok(());
@@ -264,7 +279,7 @@ impl Feeder<'_> {
         }
         let mut offer = |number, symbols| self.offer(number, symbols);
         let product = (name.as_str(), meta.as_str(), inserted_ns);
-        let inserted = inserter.insert(product, (size, &mut *bytes), &mut offer)?;
+        let inserted = inserter.insert(product, (size, &mut bytes), &mut offer)?;
         match &inserted.withdrawn {
             Some(why) => self.unsent(name, why.clone()),
             None => self.tell(name, Ok((inserted.number, inserted.blocks.clone()))),

@@ -61,7 +61,7 @@ pub(crate) use network::{own_addrs_of, range_len};
 pub use receive::{MayOpen, receive};
 pub use send::send;
 pub use standing::{
-    Heard, OpenSession, Opened, SendProducts, TakeProducts, send_products, take_products,
+    Heard, OpenSession, Opened, Reads, SendProducts, TakeProducts, send_products, take_products,
 };
 pub(crate) use transfer::{bounds, carrier};
 

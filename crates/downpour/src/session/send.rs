@@ -399,6 +399,7 @@ async fn close(
         absent: absent.cloned().collect(),
     };
     let report = report(heading, &ledger, &snapshot, &members);
+    shared.feed.iter().for_each(|feed| feed.queue.clear());
     drop(members);
     let receipts = std::mem::take(&mut stand.receipts).into_values().collect();
     Ok(Done { report, items, withdrawn, members: stand.roster.take(), receipts })

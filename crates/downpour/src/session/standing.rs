@@ -20,7 +20,7 @@ use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::ops::Range;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::Duration;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::oneshot;
@@ -117,6 +117,35 @@ pub struct OpenSession {
     pub heard: UnboundedReceiver<Heard>,
     /// Told when it is open.
     pub opened: oneshot::Receiver<Opened>,
+    /// What it reads.
+    pub reads: Arc<Reads>,
+}
+
+/// What a session reads of its products. A disk may not answer, and what comes after that waits.
+#[derive(Debug, Default)]
+pub struct Reads(Mutex<(u64, Option<String>)>);
+
+impl Reads {
+    /// How many reads were begun, and the product of the last one, as long as it lasts.
+    pub fn now(&self) -> (u64, Option<String>) {
+        self.lock().clone()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, (u64, Option<String>)> {
+        // Each change leaves it whole.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Runs a read of this product.
+    pub(crate) fn during<T>(&self, product: &str, read: impl FnOnce() -> T) -> T {
+        {
+            let mut now = self.lock();
+            *now = (now.0 + 1, Some(product.to_owned()));
+        }
+        let done = read();
+        self.lock().1 = None;
+        done
+    }
 }
 
 /// Which session it is.
@@ -133,6 +162,7 @@ pub(super) struct Owner {
     pub(super) list: Mutex<Option<mpsc::Receiver<Listed>>>,
     pub(super) tell: UnboundedSender<Heard>,
     pub(super) opened: Mutex<Option<oneshot::Sender<Opened>>>,
+    pub(super) reads: Arc<Reads>,
 }
 
 impl Owner {
@@ -160,7 +190,13 @@ fn send_blocks(setup: SendProducts, blocks_max: u32) -> OpenSession {
     let (insert, list) = mpsc::channel();
     let (tell, heard) = unbounded_channel();
     let (say_opened, opened) = oneshot::channel();
-    let owner = Owner { list: Mutex::new(Some(list)), tell, opened: Mutex::new(Some(say_opened)) };
+    let reads = Arc::<Reads>::default();
+    let owner = Owner {
+        list: Mutex::new(Some(list)),
+        tell,
+        opened: Mutex::new(Some(say_opened)),
+        reads: reads.clone(),
+    };
     let giver = Giver {
         identity: setup.identity.clone(),
         spool: None,
@@ -175,7 +211,7 @@ fn send_blocks(setup: SendProducts, blocks_max: u32) -> OpenSession {
     let running = run(None, move |handle, mut host| {
         handle.block_on(send::run(&plan, &giver, &mut host)).map(|done| done.report)
     });
-    OpenSession { running, insert: Some(insert), heard, opened }
+    OpenSession { running, insert: Some(insert), heard, opened, reads }
 }
 
 /// Takes part in session after session of one sender, and waits for it in between, until it is stopped or not let in.
@@ -345,6 +381,9 @@ mod tests {
             }
         }
         assert!(ends.len() as u64 == sent && ends[0] <= sent_end, "{ends:?} {sent_end}");
+        // Each is opened and read.
+        let (reads, product) = session.reads.now();
+        assert!(reads >= 2 * sent && product.is_none(), "{reads} {product:?}");
         receiver.stop();
     }
 }

@@ -1,0 +1,92 @@
+//! Files without receivers, and a session that hangs.
+
+use super::{CLAIM_MAX, Multicast, REST_MAX, Standing, Wanted, rest_of};
+use crate::dispatch::standing::tests::under;
+use crate::dispatch::{Dispatch, lock};
+use crate::session::{Opened, Reads};
+use crate::site::{Clock, Config, Daemon, EventId, Service as _, SiteEvent};
+use downpour_catalog::ErrorClass;
+use downpour_proto::StreamId;
+use downpour_transport::control::SessionId;
+use downpour_transport::identity::Identity;
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
+
+#[test]
+fn while_none_of_a_rules_receivers_is_there_its_files_are_hardly_looked_through() {
+    let (short, long) = (Duration::from_millis(10), Duration::from_secs(100));
+    let (none, some, all) = ((0, CLAIM_MAX), (20, 20), (CLAIM_MAX, CLAIM_MAX));
+    assert_eq!(rest_of(short, none, true), short * 9);
+    assert_eq!([short, long].map(|took| rest_of(took, none, false)), [REST_MAX, long * 9]);
+    // What has come to its end, and more that may have.
+    assert_eq!(rest_of(short, some, false), short * 9);
+    assert_eq!(rest_of(short, all, false), Duration::ZERO);
+}
+
+/// Files of two rules, the one of the first of which is read now.
+async fn standing(at: &Path) -> Standing {
+    let config = at.join("site.toml");
+    std::fs::write(&config, "[site]\nname = 'a'\n[api]\nlisten = '127.0.0.1:0'\n").unwrap();
+    crate::site::card(at).unwrap(); // Makes its key.
+    let daemon = Daemon::start(&config, Clock::system()).await.unwrap();
+    daemon.end(Duration::ZERO).await;
+    let key = Identity::generate().public_key();
+    let named = format!(
+        "[site]\nname = 'a'\n[[receiver]]\nname = 'm'\nkey = '{key}'\n\
+         [[rule]]\nname = 'farm'\nmatch = '*'\nreceivers = ['m']\n"
+    );
+    let wanted = Wanted::of(&Config::parse(&named).unwrap()).unwrap();
+    let opened = Opened { session: SessionId::random().unwrap(), stream: StreamId(1) };
+    let dispatch = Arc::new(Dispatch::new(&daemon.site, &Arc::default()));
+    let mut standing = Standing::new(&dispatch, &daemon.site, wanted, opened).await.unwrap();
+    for (name, rule) in [("hung", "far"), ("behind", "far"), ("other", "near")] {
+        let mut under = under(&[key], 1);
+        (under.file.name, under.held.rule) = (name.to_owned(), rule.to_owned());
+        under.held.path = name.into();
+        standing.files.insert(under.key(), under);
+    }
+    standing
+}
+
+#[tokio::test]
+async fn a_session_that_hangs_in_a_files_disk_is_told_of_and_given_up_for_others_to_go_first() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut standing = standing(folder.path()).await;
+    let hung = standing.files.values().find(|under| under.file.name == "hung").unwrap();
+    let (reads, name) = (Arc::<Reads>::default(), hung.key().to_string());
+    let (disk, answer) = mpsc::channel::<()>();
+    let reading = reads.clone();
+    let reader = std::thread::spawn(move || reading.during(&name, || answer.recv().is_err()));
+    while reads.now().1.is_none() {
+        tokio::task::yield_now().await;
+    }
+    tokio::time::pause();
+    for seconds in [0, 59, 1] {
+        tokio::time::advance(Duration::from_secs(seconds)).await;
+        assert!(!standing.hangs(&reads));
+    }
+    let status = Multicast(standing.dispatch.clone()).status().line;
+    assert!(status.contains("hung is waited for since 60 s"), "{status}");
+    let mut listener = standing.site.events.listen(Some(EventId::FIRST));
+    let told = loop {
+        let event = listener.next(&standing.site.events).await;
+        if event.kind == SiteEvent::TROUBLE {
+            break event.about["name"].to_string();
+        }
+    };
+    assert_eq!(told, "\"f\"");
+    tokio::time::advance(Duration::from_secs(540)).await;
+    assert!(standing.hangs(&reads));
+    let ends: BTreeMap<_, _> = standing
+        .files
+        .values()
+        .map(|under| (under.file.name.as_str(), under.unread.as_ref().map(|(class, _)| *class)))
+        .collect();
+    let failed = Some(ErrorClass::SourceReadFailed);
+    assert_eq!(ends, [("behind", failed), ("hung", failed), ("other", None)].into());
+    drop(disk);
+    assert!(reader.join().unwrap());
+    assert!(!standing.hangs(&reads) && lock(&standing.dispatch.multicast).hangs.is_none());
+}
