@@ -159,12 +159,21 @@ mod tests {
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
         };
-        // It is told to stop.
+        // It is told to stop, while something arrives that takes long to end.
         let working = works();
         under_way().await;
+        let arriving = dispatch.arrivals.begin().unwrap();
         wish.send_replace(Wish::Stop);
+        let goes_back = async {
+            while stands().await != back {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        let goes_back = tokio::time::timeout(Duration::from_secs(60), goes_back).await;
+        goes_back.expect("it waits for nothing that arrives");
+        assert!(!working.is_finished());
+        drop(arriving);
         working.await.unwrap().unwrap();
-        assert_eq!(stands().await, back);
         // It loses the catalog, and has it again.
         wish.send_replace(Wish::Run);
         step(&site, id, Next::Resumed).await;

@@ -62,6 +62,8 @@ pub(super) async fn work(
         Wish::Drain | Wish::Stop => Ok(()),
     };
     tasks.shutdown().await;
+    // Nobody works on it any more, and what arrives may take longer to end than the service is given.
+    let given_back = dispatch.claims.give_back(&site).await;
     if stop.wish() != Wish::Run {
         tokio::select! {
             () = stop.now() => {}
@@ -69,7 +71,7 @@ pub(super) async fn work(
         }
         dispatch.end_arriving().await;
     }
-    done.and(dispatch.claims.give_back(&site).await)
+    done.and(given_back)
 }
 
 /// The loop itself. At a drain it ends when nothing goes out any more.
