@@ -10,10 +10,14 @@ use crate::ticket::Ticket;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
+use std::time::Duration;
 use tokio::sync::{mpsc, oneshot, watch};
 
 /// As much as the main thread has: the walk goes as deep as folders do.
 const STACK_LEN: usize = 8 << 20;
+
+/// What is at a disk still, for nobody, gets to end with once the session is over: the disk may not answer.
+const DISK_TIME: Duration = Duration::from_secs(1);
 
 /// Runs the session of a terminal on a runtime and a thread of its own. The system gives signals to the main thread as long
 /// as that takes them, and one that a disk holds up takes none: so all that does is wait.
@@ -23,13 +27,15 @@ where
 {
     let mut builder = tokio::runtime::Builder::new_multi_thread();
     let runtime = builder.worker_threads(2).enable_all().build().map_err(faults::threads)?;
-    thread::scope(|scope| {
+    let ended = thread::scope(|scope| {
         let thread = thread::Builder::new().name("downpour-session".to_owned());
         let run = || runtime.block_on(session());
         let running = thread.stack_size(STACK_LEN).spawn_scoped(scope, run);
         let ended = running.map_err(faults::threads)?.join();
         ended.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-    })
+    });
+    runtime.shutdown_timeout(DISK_TIME);
+    ended
 }
 
 /// Is shown how the session goes, and can end it.
@@ -118,5 +124,29 @@ impl Host {
             // Who dropped the handle does not want it any more.
             Self::Program { stop, .. } => drop(stop.wait_for(|stop| *stop).await),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::beside_main;
+    use crate::cli::Fault;
+    use std::sync::mpsc::channel;
+    use std::thread;
+    use std::time::Duration;
+
+    #[test]
+    fn a_session_that_is_over_does_not_wait_for_a_disk_that_does_not_answer() {
+        let (tell, told) = channel();
+        let (_disk, answer) = channel::<()>();
+        thread::spawn(move || {
+            let session = async {
+                tokio::task::spawn_blocking(move || answer.recv());
+                Err(Fault::usage("over", ""))
+            };
+            let ended = beside_main(|| session);
+            tell.send(ended.unwrap_err().what).unwrap();
+        });
+        assert_eq!(told.recv_timeout(Duration::from_secs(60)).expect("it ends"), "over");
     }
 }

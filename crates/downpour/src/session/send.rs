@@ -43,7 +43,7 @@ const PROBE_TICK: Duration = Duration::from_millis(25);
 /// What a receiver that is still being answered gets to finish with, at the end.
 const CLOSING_TIME: Duration = Duration::from_millis(300);
 
-/// What the thread that offers gets to end with; what it reads may hold it up for ever.
+/// What the thread that offers gets to end with, and the driver; what they read may hold them up for ever.
 const OFFERING_TIME: Duration = Duration::from_secs(1);
 /// How often that is looked at.
 const OFFERING_LOOK: Duration = Duration::from_millis(5);
@@ -358,7 +358,7 @@ async fn close(
         look_again(Arc::clone(&shared.source)).await;
     }
     ledger.data_len = shared.source.objects().1;
-    let snapshot = shared.driver.stop();
+    let snapshot = driver_ends(&shared).await;
     let mut stand = shared.stand();
     let mut notices = stand.notices.clone();
     notices.extend(stand.unread_notice().into_iter().chain(faults::trace_end(trace)));
@@ -415,14 +415,25 @@ async fn offering_ends(emitting: &JoinHandle<()>) {
 
 /// Files without data may have got some since receivers were given them.
 async fn look_again(source: Arc<dyn Carried>) {
-    let (done, looked) = oneshot::channel::<()>();
-    let look = move || {
-        source.look_at_empty(true);
+    within(LAST_LOOK_TIME, move || source.look_at_empty(true)).await;
+}
+
+/// The driver's last snapshot; its newest, where a read holds it up.
+async fn driver_ends(shared: &Arc<Shared>) -> SendSnapshot {
+    let driving = Arc::clone(shared);
+    within(OFFERING_TIME, move || drop(driving.driver.stop())).await;
+    shared.driver.snapshot()
+}
+
+/// Does something for which a disk may be needed. Nobody waits longer for one that does not answer.
+async fn within(time: Duration, work: impl FnOnce() + Send + 'static) {
+    let (done, ended) = oneshot::channel::<()>();
+    let work = move || {
+        work();
         drop(done);
     };
-    // Nobody waits longer for a disk that does not answer.
-    let _ = thread::Builder::new().name("downpour-look".to_owned()).spawn(look);
-    let _ = tokio::time::timeout(LAST_LOOK_TIME, looked).await;
+    let _ = thread::Builder::new().name("downpour-end".to_owned()).spawn(work);
+    let _ = tokio::time::timeout(time, ended).await;
 }
 
 fn tell_the_end(roster: &mut Roster, ended: &Ended, reason: String) {

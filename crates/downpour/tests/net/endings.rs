@@ -62,7 +62,7 @@ struct Silent(PathBuf, Option<File>);
 impl Silent {
     /// `None` where none may be mounted.
     fn mount(at: &Path) -> Option<Self> {
-        fs::create_dir(at).unwrap();
+        fs::create_dir_all(at).unwrap();
         let server = File::options().read(true).write(true).open("/dev/fuse").ok()?;
         let mut mount = Command::new("mount");
         mount.args(["-i", "-t", "fuse", "-o", "fd=0,rootmode=40000,user_id=0,group_id=0"]);
@@ -89,7 +89,7 @@ fn a_receiver_whose_target_does_not_answer_is_ended_by_signals() {
         return not_here(test, "no file system of /dev/fuse may be mounted");
     };
     let _sender = session.sender(&["--receivers", "1"]);
-    held.until(|held| held.waits_for_fuse().then_some(()));
+    held.until(|held| held.waits_for_fuse("").then_some(()));
     let end = Instant::now() + HANG;
     while !held.is_over() {
         assert!(Instant::now() < end, "it hangs:\n{}", held.err());
@@ -99,6 +99,29 @@ fn a_receiver_whose_target_does_not_answer_is_ended_by_signals() {
     let ended = held.wait();
     assert_eq!(ended.code, BY_TERMINATION, "{ended:?}");
     assert!(ended.err.contains("ended at once by a signal"), "{ended:?}");
+}
+
+#[test]
+fn a_sender_whose_disk_does_not_answer_any_more_reports_when_the_session_is_over() {
+    let session = OneFile::new(1);
+    let folder = session.scratch.path("folder");
+    fs::create_dir(&folder).unwrap();
+    // Each is opened when it is read.
+    (0..40).for_each(|n| payload::file(&folder.join(n.to_string()), 1_000_000));
+    let receiver = session.receiver(0, &[]);
+    let mut held = session.sender_of(&folder, &["--receivers", "1", "--rate", "20mbit"]);
+    held.until(|_| (receiver.written() > 2_000_000).then_some(()));
+    let Some(_silent) = Silent::mount(&folder) else {
+        let test = "a_sender_whose_disk_does_not_answer_any_more_reports_when_the_session_is_over";
+        return not_here(test, "no file system of /dev/fuse may be mounted");
+    };
+    held.until(|held| held.waits_for_fuse("downpour-read").then_some(()));
+    receiver.interrupt();
+    receiver.wait().expect(1);
+    let ended = held.wait();
+    ended.expect(1);
+    assert!(ended.err.contains("r0 failed: interrupted"), "{ended:?}");
+    assert!(!session.scratch.report("sender").is_complete());
 }
 
 /// The pipe stays open, and nobody writes to it.

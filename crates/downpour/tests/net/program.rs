@@ -169,12 +169,15 @@ impl Running {
         caught.is_some_and(|mask| wanted.iter().all(|bit| mask & bit != 0))
     }
 
-    /// Whether one of its threads waits for a file system of /dev/fuse.
-    pub(crate) fn waits_for_fuse(&self) -> bool {
+    /// Whether one of its threads waits for a file system of /dev/fuse, one that is called so.
+    pub(crate) fn waits_for_fuse(&self, name: &str) -> bool {
         let threads = fs::read_dir(format!("/proc/{}/task", self.child.id())).into_iter().flatten();
         threads.flatten().any(|thread| {
-            let place = fs::read_to_string(thread.path().join("wchan")).unwrap_or_default();
-            place.contains("fuse")
+            let says = |what: &str, word: &str| {
+                let text = fs::read_to_string(thread.path().join(what)).unwrap_or_default();
+                text.contains(word)
+            };
+            says("wchan", "fuse") && says("comm", name)
         })
     }
 

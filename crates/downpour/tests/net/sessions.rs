@@ -128,6 +128,11 @@ impl OneFile {
         sender_under(under, &self.scratch, &self.address, &self.ticket, &[&file], more)
     }
 
+    /// Of something else instead.
+    pub(crate) fn sender_of(&self, path: &Path, more: &[&str]) -> Running {
+        sender(&self.scratch, &self.address, &self.ticket, &[path], more)
+    }
+
     /// A sender and two receivers in the first of 16 seconds.
     fn under_way() -> (Self, Running, Vec<Running>) {
         let session = Self::new(40_000_000);
