@@ -15,9 +15,11 @@ use downpour_transport::control::{DataPath, SessionId};
 use downpour_transport::identity::Identity;
 use std::fs;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
-use tokio::sync::oneshot;
+use tokio::runtime::Builder;
+use tokio::sync::{Semaphore, oneshot};
+use tokio::time::timeout;
 
 struct Pair {
     wishes: Wishes,
@@ -30,6 +32,7 @@ struct Pair {
     lane: &'static str,
     wait: Duration,
     rate: Option<Rate>,
+    turns: Vec<Arc<Semaphore>>,
 }
 
 impl Pair {
@@ -45,6 +48,7 @@ impl Pair {
             lane: "lane-0",
             wait: Duration::from_secs(60),
             rate: None,
+            turns: Vec::new(),
         }
     }
 
@@ -82,6 +86,7 @@ impl Pair {
             ports: PortRange::DEFAULT,
             wait: self.wait,
             uplink: Arc::default(),
+            turns: self.turns.clone(),
         })
     }
 
@@ -199,15 +204,17 @@ fn what_comes_is_counted_before_a_block_is_whole() {
     pair.file("one", "one", &vec![7; 1_400_000]);
     pair.rate = Some(Rate::from_bps(1_000_000));
     block_on(async {
-        let (sending, ticket) = pair.send();
-        let receiving = pair.receive(ticket.await.unwrap());
+        let (mut sending, ticket) = pair.send();
+        let mut receiving = pair.receive(ticket.await.unwrap());
         // More than a manifest.
         while receiving.came() < 100_000 {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
         assert_eq!(receiving.progress().unwrap().receivers[0].done_bytes, 0);
         receiving.stop();
+        receiving.done().await.unwrap();
         sending.stop();
+        sending.done().await.unwrap();
     });
 }
 
@@ -316,13 +323,14 @@ fn a_stranger_does_not_get_in() {
     let mut pair = Pair::new();
     pair.file("good", "good", b"good");
     block_on(async {
-        let (sending, ticket) = pair.send();
+        let (mut sending, ticket) = pair.send();
         pair.receiver = Arc::new(Identity::generate());
         pair.wait = Duration::ZERO;
         let fault = pair.receive(ticket.await.unwrap()).done().await.unwrap_err();
         assert!(fault.class.is_some(), "{fault}");
         assert!(!pair.dir.path().join("to/good").exists());
-        drop(sending);
+        sending.stop();
+        sending.done().await.unwrap();
     });
 }
 
@@ -361,4 +369,43 @@ fn lanes_run_beside_each_other_and_a_stopped_session_ends() {
         assert_eq!(sending.done().await.unwrap().items, [ItemEnd::Unknown]);
     });
     assert_eq!(one.placed("b"), [2; 100_000]);
+}
+
+#[test]
+fn a_session_begins_though_a_disk_holds_up_all_threads_of_the_runtime() {
+    let mut pair = Pair::new();
+    pair.file("one", "one", b"alpha");
+    let runtime = Builder::new_multi_thread().enable_all().max_blocking_threads(1).build().unwrap();
+    let (_disk, answer) = mpsc::channel::<()>();
+    runtime.block_on(async {
+        tokio::task::spawn_blocking(move || answer.recv());
+        let (mut sending, ticket) = pair.send();
+        timeout(Duration::from_secs(60), ticket).await.expect("it opens").unwrap();
+        sending.stop();
+        sending.done().await.unwrap();
+    });
+}
+
+#[test]
+fn a_session_waits_for_its_turn_and_keeps_it_until_it_reads_no_more() {
+    let turn = Arc::new(Semaphore::new(1));
+    let mut pair = Pair::new();
+    pair.file("one", "one", b"alpha");
+    pair.turns = vec![turn.clone()];
+    block_on(async {
+        let (mut first, ticket) = pair.send();
+        ticket.await.unwrap();
+        let (unwanted, ticket) = pair.send();
+        drop(unwanted);
+        assert!(ticket.await.is_err(), "it ends without having begun");
+        let (mut second, ticket) = pair.send();
+        assert_eq!(turn.available_permits(), 0);
+        first.stop();
+        first.done().await.unwrap();
+        ticket.await.expect("its turn has come");
+        second.stop();
+        second.done().await.unwrap();
+        let free = timeout(Duration::from_secs(60), turn.acquire()).await;
+        free.expect("nothing reads any more").unwrap().forget();
+    });
 }

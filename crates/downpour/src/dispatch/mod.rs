@@ -145,6 +145,8 @@ pub struct Dispatch {
     reads: Turns,
     /// Turns to look at what is offered, by the folder that it goes to.
     looks: Turns,
+    /// Turns to send files, by the folder that they lie in.
+    sends: Turns,
     /// The place of the site that is the first to take files.
     turn: AtomicUsize,
     totals: Totals,
@@ -261,6 +263,7 @@ impl Dispatch {
             budgets: Mutex::default(),
             reads: Turns::default(),
             looks: Turns::default(),
+            sends: Turns::default(),
             turn: AtomicUsize::new(0),
             totals: Totals::default(),
             multicast: Mutex::default(),

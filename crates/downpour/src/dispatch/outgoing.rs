@@ -232,6 +232,7 @@ impl Outgoing {
             ports: config.transfer.ports.parse().unwrap_or(crate::ports::PortRange::DEFAULT),
             wait: JOIN_TIME,
             uplink: self.dispatch.book.uplink.clone(),
+            turns: self.dispatch.sends(&config, held.iter().map(|held| held.path.as_path())),
         })
     }
 

@@ -39,8 +39,12 @@ const READS_MAX: usize = 8;
 /// Offers to a folder that are looked at at once, a thread each at most.
 const LOOKS_MAX: usize = 4;
 
-/// Folders that have turns of their own; the others share some. Together these are three quarters of tokio's 512 threads for what may
-/// block.
+/// Sessions that read in a folder at once, also those that hang there after their batch was given up. Each has threads of its own, and
+/// four of tokio's at most.
+const SENDS_MAX: usize = 64;
+
+/// Folders that have turns of their own; the others share some. With reads and looks these are three quarters of tokio's 512 threads for
+/// what may block.
 const FOLDERS_MAX: usize = 32;
 
 /// Some bytes of a file.
@@ -165,6 +169,21 @@ impl Dispatch {
         turns_in(&self.looks, LOOKS_MAX, config, folder)
     }
 
+    /// The turns to send what lies at these paths, one for each configured folder: who reads it for others does not wait for them.
+    pub(super) fn sends<'a>(
+        &self,
+        config: &Config,
+        paths: impl Iterator<Item = &'a Path>,
+    ) -> Vec<Arc<Semaphore>> {
+        let mut all: Vec<Arc<Semaphore>> = Vec::new();
+        for turns in paths.map(|path| turns_in(&self.sends, SENDS_MAX, config, path)) {
+            if !all.iter().any(|known| Arc::ptr_eq(known, &turns)) {
+                all.push(turns);
+            }
+        }
+        all
+    }
+
     /// What a site may fetch from here now.
     fn budget(&self, remote: &Remote) -> Arc<PullBudget> {
         let batches = lock(&self.links).get(remote.name()).map_or(0, |link| link.active);
@@ -244,10 +263,11 @@ pub(super) fn whole(
 
 #[cfg(test)]
 mod tests {
-    use super::{FOLDERS_MAX, READS_MAX, read_file};
+    use super::{FOLDERS_MAX, READS_MAX, SENDS_MAX, read_file};
     use crate::dispatch::{Dispatch, lock};
     use crate::site::{Clock, Config, Daemon, RemoteSection};
     use downpour_proto::Rate;
+    use std::path::Path;
     use std::sync::{Arc, Barrier};
     use std::time::Duration;
     use tokio::task::JoinSet;
@@ -300,6 +320,17 @@ mod tests {
         }
         assert_eq!(lock(&dispatch.reads).len(), FOLDERS_MAX);
         assert!(is_one(&format!("/data/{}/a", FOLDERS_MAX - 1), "/x"), "there is room for no more");
+    }
+
+    #[tokio::test]
+    async fn a_batch_has_a_turn_in_each_folder_that_its_files_lie_in() {
+        let (dispatch, config) = giving_out("'/hung', '/well'").await;
+        let sends = |paths: &[&str]| dispatch.sends(&config, paths.iter().map(Path::new));
+        let both = sends(&["/hung/a", "/hung/b", "/well/a"]);
+        let hung = sends(&["/hung/c"]);
+        assert!(both.len() == 2 && Arc::ptr_eq(&both[0], &hung[0]) && hung.len() == 1);
+        assert_eq!(hung[0].available_permits(), SENDS_MAX);
+        assert!(!Arc::ptr_eq(&hung[0], &dispatch.turns(&config, "/hung/c".as_ref())));
     }
 
     #[test]

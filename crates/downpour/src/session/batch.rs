@@ -3,7 +3,8 @@
 //! The sender gives a ticket, which travels by other means; only the node that is named may join. The receiver takes only
 //! the files that were agreed on, with the content that was agreed on. What came of each file is told at both ends.
 //!
-//! Each end runs on a thread for blocking work: looking at a thousand files takes its time.
+//! Each end runs on a thread of its own: looking at a thousand files takes its time, and a disk that does not answer holds
+//! no thread up that others need. So few sessions hang in one folder as there are turns for it.
 
 use super::ended::Over;
 use super::host::Host;
@@ -11,7 +12,7 @@ use super::open::Giver;
 use super::receive::{BatchTarget, MayOpen, Taker};
 use super::roster::Stage;
 use super::send::Done;
-use super::{receive, send};
+use super::{faults, receive, send};
 use crate::cli::{
     Controller, EncryptionArg, Fault, NetworkPlan, OutputArgs, Payload, ReceivePlan, SendPlan,
     StartRule, Target, TicketText,
@@ -31,13 +32,16 @@ use downpour_proto::transfer::{Measured, Wishes};
 use downpour_proto::{BlockId, Code, Rate};
 use downpour_transport::control::{DataPath, SessionId, SignedReceipt, Uplink};
 use downpour_transport::identity::{Identity, PublicKey};
+use futures_util::future::try_join_all;
 use std::collections::{BTreeSet, HashMap};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
 use std::time::Duration;
 use tokio::runtime::Handle;
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 
 /// What to send, to whom and how.
@@ -69,6 +73,8 @@ pub struct SendFiles {
     pub wait: Duration,
     /// With which other sessions it shares its way out.
     pub uplink: Arc<Uplink>,
+    /// It waits for a turn of each, and keeps it until none of its threads may be at the files any more.
+    pub turns: Vec<Arc<Semaphore>>,
 }
 
 /// What to receive, from whom and where to.
@@ -206,7 +212,7 @@ impl<T> Running<T> {
 /// Begins to send. The ticket comes when the session is open; not at all if it cannot be opened.
 pub fn send_files(setup: SendFiles) -> (Running<SentFiles>, oneshot::Receiver<Ticket>) {
     let (tell, ticket) = oneshot::channel();
-    let giver = Giver {
+    let mut giver = Giver {
         identity: setup.identity.clone(),
         spool: None,
         book: setup.book.clone(),
@@ -215,12 +221,27 @@ pub fn send_files(setup: SendFiles) -> (Running<SentFiles>, oneshot::Receiver<Ti
         session: Some(setup.session),
         blocks_max: BlockId::NUMBER_END,
         uplink: setup.uplink.clone(),
+        turns: Arc::default(),
     };
+    let turns = setup.turns.clone();
     let plan = send_plan(setup);
     let running = run(Some(tell), move |handle, mut host| {
-        handle.block_on(send::run(&plan, &giver, &mut host)).map(sent)
+        handle.block_on(async {
+            let turns = try_join_all(turns.into_iter().map(Semaphore::acquire_owned));
+            let turns = tokio::select! {
+                turns = turns => turns.expect("none is ever closed"),
+                () = host.stopped() => return Err(not_begun()),
+            };
+            giver.turns = Arc::new(turns);
+            send::run(&plan, &giver, &mut host).await.map(sent)
+        })
     });
     (running, ticket)
+}
+
+fn not_begun() -> Fault {
+    let what = "the session was ended before it had a turn to read its files";
+    Fault::start(what, "see to their disk, in which earlier ones hang").of(ErrorClass::Interrupted)
 }
 
 /// Begins to receive.
@@ -284,8 +305,22 @@ pub(super) fn run<T: Send + 'static>(
     let (give_up, given_up) = mpsc::unbounded_channel();
     let host = Host::Program { seen: tell, came: came.clone(), stop: stopped, ticket, given_up };
     let handle = Handle::current();
-    let task = tokio::task::spawn_blocking(move || session(&handle, host));
+    let task = tokio::spawn(aside(move || session(&handle, host)));
     Running { seen, came, stop, give_up, task }
+}
+
+/// Does something on a thread of its own.
+async fn aside<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, Fault> + Send + 'static,
+) -> Result<T, Fault> {
+    let (tell, done) = oneshot::channel();
+    let thread = thread::Builder::new().name("downpour-session".to_owned());
+    // Nobody may wait for it any more.
+    let work = move || drop(tell.send(catch_unwind(AssertUnwindSafe(work))));
+    let spawned = thread.spawn(work);
+    spawned.map_err(|error| faults::threads(error).of(ErrorClass::OutOfResources))?;
+    let done = done.await.expect("it is told, whatever comes of it");
+    done.unwrap_or_else(|panic| resume_unwind(panic))
 }
 
 fn send_plan(setup: SendFiles) -> SendPlan {
@@ -381,6 +416,7 @@ mod tests {
             ports: PortRange::DEFAULT,
             wait: Duration::ZERO,
             uplink: Arc::default(),
+            turns: Vec::new(),
         });
         assert_eq!(
             (plan.rate, plan.controller),

@@ -40,7 +40,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, OwnedSemaphorePermit};
 
 /// How long a ticket printed by `send` admits.
 const TICKET_LIFE: Duration = Duration::from_secs(24 * 3600);
@@ -92,6 +92,8 @@ pub(super) struct Giver {
     pub(super) blocks_max: u32,
     /// With which other sessions it shares its way out.
     pub(super) uplink: Arc<Uplink>,
+    /// Turns to read what is sent.
+    pub(super) turns: Arc<Vec<OwnedSemaphorePermit>>,
 }
 
 impl Giver {
@@ -109,6 +111,7 @@ impl Giver {
             session: None,
             blocks_max: BlockId::NUMBER_END,
             uplink: Arc::default(),
+            turns: Arc::default(),
         })
     }
 }
@@ -398,7 +401,7 @@ fn content(
     geometry: Geometry,
     withdrawals: &Arc<Withdrawals>,
 ) -> Result<Arc<ContentSource>, Fault> {
-    match (scan, &plan.payload) {
+    let source = match (scan, &plan.payload) {
         (Some(scan), _) => {
             let withdrawals = Arc::clone(withdrawals);
             ContentSource::files(scan, geometry, move |w| withdrawals.on_withdrawn(w))
@@ -412,7 +415,9 @@ fn content(
             unreachable!("paths have been scanned, products are no content")
         }
     }
-    .map_err(faults::source)
+    .map_err(faults::source)?;
+    source.hold(giver.turns.clone());
+    Ok(source)
 }
 
 /// What the session is called: the last part of its only path, or a count.

@@ -206,6 +206,7 @@ fn send_blocks(setup: SendProducts, blocks_max: u32) -> OpenSession {
         session: None,
         blocks_max,
         uplink: Arc::default(),
+        turns: Arc::default(),
     };
     let plan = plan(setup);
     let running = run(None, move |handle, mut host| {
@@ -356,7 +357,7 @@ mod tests {
         let ticket = Ticket::read_file(&setup.ticket).unwrap();
         let mut session = send_blocks(setup, 8);
         let out = folder.path().join("out");
-        let receiver = take(ticket, &out, None);
+        let mut receiver = take(ticket, &out, None);
         while !matches!(session.heard.recv().await.unwrap(), Heard::Joined { .. }) {}
         let insert = session.insert.take().unwrap();
         for number in 0..20 {
@@ -385,5 +386,6 @@ mod tests {
         let (reads, product) = session.reads.now();
         assert!(reads >= 2 * sent && product.is_none(), "{reads} {product:?}");
         receiver.stop();
+        receiver.done().await.unwrap();
     }
 }

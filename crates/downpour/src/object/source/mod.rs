@@ -35,6 +35,7 @@ use downpour_transport::{BlockSource, FirstReads, Part, SourceError};
 use files::Files;
 use kept::Kept;
 use record::Record;
+use std::any::Any;
 use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -65,6 +66,7 @@ pub struct ContentSource {
     on_withdrawn: OnWithdrawn,
     kept: Kept,
     first_reads: Arc<FirstReads>,
+    held: OnceLock<Arc<dyn Any + Send + Sync>>,
 }
 
 enum Content {
@@ -133,7 +135,14 @@ impl ContentSource {
             on_withdrawn,
             kept: Kept::default(),
             first_reads: Arc::default(),
+            held: OnceLock::new(),
         })
+    }
+
+    /// Keeps something for as long as anybody may read from this.
+    pub fn hold(&self, held: Arc<dyn Any + Send + Sync>) {
+        // Called once.
+        let _ = self.held.set(held);
     }
 
     /// What is sent.
