@@ -68,7 +68,9 @@ async fn look(site: Arc<Site>) -> Amiss {
         return Some("the state folder was moved, unmounted or replaced");
     }
     if !site.inboxes.strange().is_empty() {
-        return Some("an inbox is not the folder that was received into before");
+        return Some(
+            "an inbox is not the folder that was received into before, or does not answer",
+        );
     }
     let state = site.config().state();
     let full = move || rustix::fs::statvfs(&state).is_ok_and(|fs| is_full(&fs));

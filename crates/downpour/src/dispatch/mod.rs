@@ -92,11 +92,10 @@ pub use submit::{Accepted, Submission};
 pub use ways::Way;
 pub use why::{Why, WhyList};
 
-use crate::site::{Fault, Inboxes, Part, Running, Service, Site, Status, Stop, blocking};
+use crate::site::{Fault, Inboxes, Part, Running, Service, Site, Status, Stop};
 use arrivals::Arrivals;
 use downpour_catalog::FileId;
 use downpour_transport::control::PullBudget;
-use futures_util::future::join_all;
 use incoming::Incoming;
 use ledger::Ledger;
 use link::Link;
@@ -274,18 +273,10 @@ impl Dispatch {
     }
 }
 
-/// Looks now and then whether what files are received into is what it was. Their disks may not answer.
+/// Looks now and then whether what files are received into is what it was.
 async fn watch_inboxes(site: &Arc<Site>) -> Result<(), Fault> {
     loop {
-        let config = site.config();
-        let inboxes = config.inboxes();
-        site.inboxes.keep(&inboxes);
-        let look = |folder: PathBuf| {
-            let (site, config) = (site.clone(), config.clone());
-            blocking(move || Ok(site.inboxes.look(&config, &folder, false)))
-        };
-        // What is wrong is kept there.
-        join_all(inboxes.into_iter().map(look)).await;
+        site.inboxes.watch(&site.config(), now());
         tokio::time::sleep(LOOK_EVERY).await;
     }
 }

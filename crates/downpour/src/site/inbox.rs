@@ -16,12 +16,16 @@ use std::fs::{self, DirBuilder, File};
 use std::io::{self, ErrorKind, Write as _};
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+use tokio::task::{JoinHandle, spawn_blocking};
 
 /// Where the mark is, below a receiving folder.
 const MARK: &str = ".downpour/id";
 /// Which mark each folder has, in the state folder.
 const NOTES: &str = "inboxes.json";
+/// A folder that has not answered for so long is told of.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A folder is not the one that was received into before, or nobody can tell.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -44,7 +48,11 @@ pub(crate) struct Inboxes {
     /// Held by who notes a mark; for no disk but that of the state folder.
     notes: Mutex<()>,
     strange: Mutex<BTreeMap<PathBuf, Strange>>,
+    /// The looks of the watch, and when they began.
+    looks: Mutex<BTreeMap<PathBuf, (Instant, Look)>>,
 }
+
+type Look = JoinHandle<Result<(), Strange>>;
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -90,17 +98,46 @@ impl Inboxes {
         {
             tracing::warn!(folder = %folder.display(), %error, "an inbox is not marked: where its disk is not mounted that will not be seen");
         }
+        self.saw(folder, known.as_ref().err());
+        known.map(drop)
+    }
+
+    /// What is wrong with one, which is told when it begins and when it ends.
+    fn saw(&self, folder: &Path, wrong: Option<&Strange>) {
         let mut strange = lock(&self.strange);
-        let before = match &known {
-            Ok(_) => strange.remove(folder),
-            Err(why) => strange.insert(folder.to_owned(), why.clone()),
+        let before = match wrong {
+            None => strange.remove(folder),
+            Some(why) => strange.insert(folder.to_owned(), why.clone()),
         };
-        match (&known, before) {
-            (Ok(_), Some(_)) => tracing::info!(folder = %folder.display(), "the inbox is back"),
-            (Err(why), None) => tracing::error!("nothing is received: {why}"),
+        match (wrong, before) {
+            (None, Some(_)) => tracing::info!(folder = %folder.display(), "the inbox is back"),
+            (Some(why), None) => tracing::error!("nothing is received: {why}"),
             _ => {}
         }
-        known.map(drop)
+    }
+
+    /// Looks anew at all of a site, beside the runtime, but for those that have not answered yet: each of these has one thread, is told
+    /// of, and holds up no other.
+    pub(crate) fn watch(self: &Arc<Self>, config: &Arc<Config>, now: Instant) {
+        let inboxes = config.inboxes();
+        // Those that are named no longer are of no interest.
+        lock(&self.strange).retain(|folder, _| inboxes.contains(folder));
+        let mut looks = lock(&self.looks);
+        looks.retain(|_, (_, look)| !look.is_finished());
+        for folder in inboxes {
+            if let Some((begun, _)) = looks.get(&folder) {
+                let since = now.saturating_duration_since(*begun);
+                if since >= PATIENCE {
+                    let what =
+                        format!("{} has not answered for {} s", folder.display(), since.as_secs());
+                    self.saw(&folder, Some(&Strange { what, todo: "see to its disk".to_owned() }));
+                }
+                continue;
+            }
+            let (own, config, at) = (self.clone(), config.clone(), folder.clone());
+            let look = spawn_blocking(move || own.look(&config, &at, false));
+            looks.insert(folder, (now, look));
+        }
     }
 
     /// The same of all of a site.
@@ -111,11 +148,6 @@ impl Inboxes {
     /// What is wrong with those that were looked at.
     pub(crate) fn strange(&self) -> Vec<Strange> {
         lock(&self.strange).values().cloned().collect()
-    }
-
-    /// Those that are named no longer are of no interest.
-    pub(crate) fn keep(&self, inboxes: &[PathBuf]) {
-        lock(&self.strange).retain(|folder, _| inboxes.contains(folder));
     }
 
     fn note(&self, state: &Path, folder: &Path) -> io::Result<()> {
@@ -177,10 +209,13 @@ fn make_mark(folder: &Path) -> io::Result<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Config, Inboxes, MARK, NOTES, make_mark};
+    use super::{Config, Inboxes, MARK, NOTES, lock, make_mark};
     use crate::receipt::RECEIPT_LOG;
+    use rustix::fs::{CWD, FileType, Mode, mknodat};
     use std::fs;
     use std::path::{Path, PathBuf};
+    use std::sync::Arc;
+    use std::time::{Duration, Instant};
 
     fn site(at: &Path) -> (Config, PathBuf) {
         let mut config = Config::parse("[site]\nname = 'a'\n").unwrap();
@@ -220,6 +255,45 @@ mod tests {
         assert_eq!(look(), Ok(()));
         fs::write(config.state().join(NOTES), "no JSON").unwrap();
         assert!(look().unwrap_err().what.contains(NOTES));
+    }
+
+    #[tokio::test]
+    async fn an_inbox_that_does_not_answer_is_told_of_and_holds_up_no_other() {
+        let folder = tempfile::tempdir().unwrap();
+        let (mut config, hung) = site(folder.path());
+        let remote = format!("name = 'b'\nkey = '{}'\nfolder = 'other'", "A".repeat(43));
+        config.remote.push(toml::from_str(&remote).unwrap());
+        let [other, away] = ["other", "away"].map(|name| folder.path().join(name));
+        let (config, inboxes) = (Arc::new(config), Arc::new(Inboxes::default()));
+        for inbox in [&hung, &other] {
+            inboxes.look(&config, inbox, true).unwrap();
+        }
+        let (mark, begun) = (hung.join(MARK), Instant::now());
+        let id = fs::read_to_string(&mark).unwrap();
+        fs::remove_file(&mark).unwrap();
+        // Who reads it waits until somebody writes.
+        mknodat(CWD, &mark, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+        let at_work =
+            || lock(&inboxes.looks).values().filter(|(_, look)| !look.is_finished()).count();
+        let watched = async |second| {
+            inboxes.watch(&config, begun + Duration::from_secs(second));
+            while at_work() > 1 {
+                tokio::task::yield_now().await;
+            }
+            inboxes.strange().into_iter().map(|strange| strange.what).collect::<Vec<_>>()
+        };
+        fs::rename(&other, &away).unwrap();
+        let gone = watched(0).await;
+        fs::rename(&away, &other).unwrap();
+        let (back, told) = (watched(10).await, watched(60).await);
+        fs::write(&mark, id).unwrap();
+        while at_work() > 0 {
+            tokio::task::yield_now().await;
+        }
+        let answers = inboxes.strange();
+        assert!(matches!(&gone[..], [of] if of.contains("is it mounted?")), "{gone:?}");
+        assert!(matches!(&told[..], [of] if of.ends_with("not answered for 60 s")), "{told:?}");
+        assert!(back.is_empty() && answers.is_empty(), "{back:?} {answers:?}");
     }
 
     #[test]
