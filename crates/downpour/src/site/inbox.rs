@@ -7,13 +7,16 @@
 //! Deliberately absent: a folder that cannot be marked is received into as it is, if it can be; it is tried again with the next offer.
 
 use super::config::Config;
+use crate::object::rename_new;
 use crate::receipt::RECEIPT_LOG;
 use crate::whole::{put, remove};
 use downpour_transport::control::SessionId;
+use rustix::fs::{AtFlags, linkat};
 use rustix::io::Errno;
 use std::collections::BTreeMap;
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, ErrorKind, Write as _};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -188,15 +191,12 @@ fn make_mark(folder: &Path) -> io::Result<String> {
     let id = downpour_catalog::hex(id.as_bytes());
     let part = format!("id.{id}");
     let mut file = File::create(own.join(&part))?;
-    let part = own.join(&part);
-    let named = file.write_all(id.as_bytes()).and_then(|()| file.sync_all()).and_then(|()| {
-        // Of several daemons one is first, on NFS too.
-        fs::hard_link(&part, &mark).or_else(|error| match Errno::from_io_error(&error) {
-            Some(Errno::PERM | Errno::OPNOTSUPP | Errno::NOSYS) => fs::rename(&part, &mark),
-            _ => Err(error),
-        })
-    });
-    remove(&part)?;
+    let at = OwnedFd::from(File::open(own)?);
+    let written = file.write_all(id.as_bytes()).and_then(|()| file.sync_all());
+    // Of several daemons one is first, on NFS too.
+    let linked = || linkat(&at, &*part, &at, "id", AtFlags::empty());
+    let named = written.and_then(|()| Ok(or_rename(linked(), (&at, &part))?));
+    remove(&own.join(&part))?;
     named.or_else(|error| match error.kind() {
         ErrorKind::AlreadyExists => Ok(()),
         _ => Err(error),
@@ -207,12 +207,22 @@ fn make_mark(folder: &Path) -> io::Result<String> {
     mark_of(folder)?.ok_or_else(|| ErrorKind::NotFound.into())
 }
 
+/// Where there are no hard links a mark is renamed to its place, which replaces none either.
+fn or_rename(linked: Result<(), Errno>, (at, part): (&OwnedFd, &str)) -> Result<(), Errno> {
+    match linked {
+        Err(Errno::PERM | Errno::OPNOTSUPP | Errno::NOSYS) => rename_new((at, part), (at, "id")),
+        done => done,
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use super::{Config, Inboxes, MARK, NOTES, lock, make_mark};
+    use super::{Config, Inboxes, MARK, NOTES, lock, make_mark, or_rename};
     use crate::receipt::RECEIPT_LOG;
     use rustix::fs::{CWD, FileType, Mode, mknodat};
-    use std::fs;
+    use rustix::io::Errno;
+    use std::fs::{self, File};
+    use std::os::fd::OwnedFd;
     use std::path::{Path, PathBuf};
     use std::sync::Arc;
     use std::time::{Duration, Instant};
@@ -313,5 +323,17 @@ mod tests {
         assert_eq!((look(true), config.knows_inbox(&inbox)), (Ok(()), Ok(true)));
         assert_eq!(fs::read_to_string(inbox.join(MARK)).unwrap(), mark);
         assert_eq!(fs::read_dir(inbox.join(".downpour")).unwrap().count(), 2, "nothing else");
+    }
+
+    #[test]
+    fn the_first_of_two_marks_stays_also_where_there_are_no_hard_links() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = OwnedFd::from(File::open(folder.path()).unwrap());
+        for part in ["first", "second"] {
+            fs::write(folder.path().join(part), part).unwrap();
+        }
+        let name = |part| or_rename(Err(Errno::PERM), (&at, part));
+        assert_eq!((name("first"), name("second")), (Ok(()), Err(Errno::EXIST)));
+        assert_eq!(fs::read(folder.path().join("id")).unwrap(), b"first");
     }
 }
