@@ -1,26 +1,32 @@
 //! Digests of what operators submit: from `settled` to `queued`, a few hundred files in a commit.
 //!
+//! One folder is read at a time, by a thread. One whose disk does not answer is told of and left to its thread, and others are read
+//! meanwhile; what that thread finds in the end is taken.
+//!
 //! The session reads the files again, most often out of the page cache; the digest has to be known before, because both sides
 //! agree on it.
 
-use super::Dispatch;
 use super::book::after_failure;
 use super::link::seed;
+use super::load::{folder_of, open_folders};
 use super::policy::source_class;
 use super::route::{PRIORITY, is_submitted};
 use super::submit::stamp;
+use super::{Dispatch, lock, now};
 use crate::object::open_file;
-use crate::site::{Fault, Site};
+use crate::site::{Fault, Site, SiteEvent, Stop, Wish};
 use downpour_catalog::{
     Answer, Change, Digest, ErrorClass, File, FileId, Move, NewFile, Next, OtherContent, Query,
     Revision, Same, Scope, State, Time,
 };
 use downpour_proto::Rng;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io::{ErrorKind, Read as _};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::time::Duration;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
 
 /// Files that share a commit.
 const FILES_AT_ONCE: usize = 500;
@@ -30,15 +36,107 @@ const BYTES_AT_ONCE: u64 = 1 << 30;
 const IDLE: Duration = Duration::from_millis(500);
 /// A file that was not written to for so long is not being written.
 const REST: Duration = Duration::from_secs(10);
-/// After a failure of the catalog.
+/// After a failure of the catalog; and between two looks while a disk does not answer, as what lies there is passed over in each.
 const PAUSE: Duration = Duration::from_secs(5);
+/// A file of which nothing more was read for so long is told of, and holds up those of other folders no longer.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Folders that are read at once, a thread each: one, and those whose disks do not answer.
+const FOLDERS_MAX: usize = 16;
+
+/// Folders of which files are read, and how each gets on.
+#[derive(Debug, Default)]
+pub(super) struct Hashing(Mutex<BTreeMap<PathBuf, Reading>>);
+
+/// The file of a folder that is read now.
+#[derive(Debug)]
+struct Reading {
+    file: FileId,
+    name: String,
+    path: PathBuf,
+    /// When something of it was read.
+    grown: Instant,
+    is_told: bool,
+}
+
+impl Reading {
+    /// That nothing is read of it, if that lasts.
+    fn standing(&self) -> Option<String> {
+        let since = now().saturating_duration_since(self.grown);
+        let what = "its folder's disk does not answer, and what was submitted of it waits; see to that disk";
+        let path = self.path.display();
+        let told = || format!("nothing was read of {path} for {} s: {what}", since.as_secs());
+        (since >= PATIENCE).then(told)
+    }
+}
+
+impl Hashing {
+    /// What is told of disks that do not answer.
+    pub(super) fn standing(&self) -> Vec<String> {
+        lock(&self.0).values().filter_map(Reading::standing).collect()
+    }
+
+    /// Whether none of the disks answers. Each is told of once.
+    fn all_stand(&self, site: &Site) -> bool {
+        let mut all = true;
+        for reading in lock(&self.0).values_mut() {
+            let what = reading.standing();
+            all &= what.is_some();
+            let Some(what) = what.filter(|_| !std::mem::replace(&mut reading.is_told, true)) else {
+                continue;
+            };
+            tracing::warn!("{what}");
+            let class = ErrorClass::SourceReadFailed.name();
+            let about = serde_json::json!({
+                "file": reading.file.0, "name": reading.name, "class": class, "what": what,
+            });
+            site.events.tell(SiteEvent::TROUBLE, &about);
+        }
+        all
+    }
+}
+
+/// A folder is read; it ends with what was read of it, though nobody may wait for that any more.
+struct Turn {
+    of: Arc<Hashing>,
+    folder: PathBuf,
+}
+
+impl Turn {
+    /// Something of this file was read, or is now.
+    fn came(&self, file: &File, path: &Path) {
+        let (file, name, path) = (file.id, file.name.clone(), path.to_owned());
+        let reading = Reading { file, name, path, grown: now(), is_told: false };
+        lock(&self.of.0).insert(self.folder.clone(), reading);
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        lock(&self.of.0).remove(&self.folder);
+    }
+}
+
+/// What was found in a folder.
+type Found = (Turn, Vec<(Content, File)>);
+
+struct Hasher {
+    dispatch: Arc<Dispatch>,
+    site: Arc<Site>,
+    own: Own,
+    /// One at work, and those whose disks do not answer.
+    reads: JoinSet<Found>,
+    /// By its end they hear that nobody waits for them.
+    _waits: watch::Sender<Wish>,
+    stop: Stop,
+}
 
 /// Works until it is ended.
 pub(super) async fn hash_submitted(dispatch: Arc<Dispatch>, site: Arc<Site>) {
-    let mut own = HashMap::new();
+    let mut hasher = Hasher::new(&dispatch, &site);
     loop {
-        match round(&site, &mut own).await {
-            Ok(0) => tokio::time::sleep(IDLE).await,
+        match hasher.round().await {
+            Ok(0) if lock(&dispatch.hashing.0).is_empty() => tokio::time::sleep(IDLE).await,
+            Ok(0) => tokio::time::sleep(PAUSE).await,
             Ok(_) => dispatch.wake.notify_one(),
             Err(fault) => {
                 tracing::warn!(%fault, "digests wait");
@@ -48,55 +146,111 @@ pub(super) async fn hash_submitted(dispatch: Arc<Dispatch>, site: Arc<Site>) {
     }
 }
 
-/// Hashes some files; how many. Those that cannot be hashed now wait.
-async fn round(site: &Arc<Site>, own: &mut Own) -> Result<usize, Fault> {
-    let step = |file: &File, at: Revision, next: Next| {
-        Change::Move(Move { file: file.id, at, fence: None, next })
-    };
-    // Those of a daemon that died between the two commits.
-    let left = due(site, State::Hashed).await?;
-    if !left.is_empty() {
-        let queue = left.iter().map(|(file, _)| step(file, file.revision, Next::Queued));
-        site.catalog.submit(site.clock.now(), queue.collect()).done().await?;
+impl Hasher {
+    fn new(dispatch: &Arc<Dispatch>, site: &Arc<Site>) -> Self {
+        let (dispatch, site, (_waits, stop)) = (dispatch.clone(), site.clone(), Stop::new());
+        Self { dispatch, site, own: Own::new(), reads: JoinSet::new(), _waits, stop }
     }
-    let files = due(site, State::Settled).await?;
-    if files.is_empty() {
-        return Ok(0);
+
+    /// Hashes some files; how many. Those that cannot be hashed now wait.
+    async fn round(&mut self) -> Result<usize, Fault> {
+        // Those of a daemon that died between the two commits.
+        let left = due(&self.site, State::Hashed, |_| true).await?;
+        if !left.is_empty() {
+            let queue = left.iter().map(|(file, _)| step(file, file.revision, Next::Queued));
+            self.site.catalog.submit(self.site.clock.now(), queue.collect()).done().await?;
+        }
+        self.begin().await?;
+        match self.read().await? {
+            Some(found) => self.record(found).await,
+            None => Ok(0),
+        }
     }
-    let config = site.config();
-    let read = tokio::task::spawn_blocking(move || {
-        let read = |(file, path): (File, PathBuf)| match config.is_own(&path) {
-            true => (Content::Not(ErrorClass::FileUnreadable), file),
-            false => (read(&file, &path), file),
-        };
-        files.into_iter().map(read).collect::<Vec<_>>()
-    });
-    let (read, now) = (read.await?, site.clock.now());
-    let mut rng = Rng::new(seed());
-    let first = read.iter().map(|(content, file)| match content {
-        Content::Whole(digest) => step(file, file.revision, Next::Hashed(vec![digest.clone()])),
-        Content::Grown { size, stamp } => written_on(file, *size, *stamp),
-        Content::Not(class) => step(file, file.revision, failed(now, file, *class, own, &mut rng)),
-        Content::Written => step(file, file.revision, grows(now, file, &mut rng)),
-    });
-    let answers = site.catalog.submit(now, first.collect()).done().await?;
-    let mut count = 0;
-    let further = |((content, file), answer): (&(Content, File), Answer)| match (content, answer) {
-        (Content::Whole(_), Ok(applied)) => {
-            count += 1;
-            own.remove(&file.id);
-            Some(step(file, applied.revision, Next::Queued))
+
+    /// Begins to read what is due of a folder of which nothing is read yet.
+    async fn begin(&mut self) -> Result<(), Fault> {
+        let (config, hashing) = (self.site.config(), self.dispatch.hashing.clone());
+        let busy: HashSet<PathBuf> = lock(&hashing.0).keys().cloned().collect();
+        if busy.len() >= FOLDERS_MAX {
+            return Ok(());
         }
-        // What is there is a later version.
-        (Content::Grown { .. }, answer) if answer.as_ref().map(|a| a.file) != Ok(file.id) => {
-            let next = failed(now, file, ErrorClass::FileChanged, own, &mut rng);
-            Some(step(file, file.revision, next))
+        let folders = Arc::new(open_folders(&config));
+        let all = folders.clone();
+        let is_free = move |path: &Path| !busy.contains(&folder_of(&all, path));
+        let mut files = due(&self.site, State::Settled, is_free).await?;
+        let Some((file, path)) = files.first() else { return Ok(()) };
+        let folder = folder_of(&folders, path);
+        let turn = Turn { of: hashing, folder };
+        turn.came(file, path);
+        files.retain(|(_, path)| folder_of(&folders, path) == turn.folder);
+        let stop = self.stop.clone();
+        self.reads.spawn_blocking(move || {
+            let goes_on = |file: &File, path: &Path| {
+                turn.came(file, path);
+                stop.wish() == Wish::Run
+            };
+            let read = |(file, path): (File, PathBuf)| match config.is_own(&path) {
+                true => (Content::Not(ErrorClass::FileUnreadable), file),
+                false => (read(&file, &path, &|| goes_on(&file, &path)), file),
+            };
+            let files = files.into_iter().take_while(|(file, path)| goes_on(file, path));
+            let found = files.map(read).collect();
+            (turn, found)
+        });
+        Ok(())
+    }
+
+    /// What was found next; nothing where nothing is read, or none of the disks answers.
+    async fn read(&mut self) -> Result<Option<Found>, Fault> {
+        loop {
+            tokio::select! {
+                found = self.reads.join_next() => return Ok(found.transpose()?),
+                () = tokio::time::sleep(IDLE) => {}
+            }
+            if self.dispatch.hashing.all_stand(&self.site) {
+                return Ok(None);
+            }
         }
-        _ => None,
-    };
-    let second = read.iter().zip(answers).filter_map(further).collect();
-    site.catalog.submit(site.clock.now(), second).done().await?;
-    Ok(count)
+    }
+
+    /// The steps of those that were read; how many have a digest. The folder may be read again when they are written down.
+    async fn record(&mut self, (_turn, read): Found) -> Result<usize, Fault> {
+        let (site, own, now) = (&self.site, &mut self.own, self.site.clock.now());
+        let mut rng = Rng::new(seed());
+        let first = read.iter().map(|(content, file)| match content {
+            Content::Whole(digest) => step(file, file.revision, Next::Hashed(vec![digest.clone()])),
+            Content::Grown { size, stamp } => written_on(file, *size, *stamp),
+            Content::Not(class) => {
+                step(file, file.revision, failed(now, file, *class, own, &mut rng))
+            }
+            Content::Written => step(file, file.revision, grows(now, file, &mut rng)),
+        });
+        let answers = site.catalog.submit(now, first.collect()).done().await?;
+        let mut count = 0;
+        let further =
+            |((content, file), answer): (&(Content, File), Answer)| match (content, answer) {
+                (Content::Whole(_), Ok(applied)) => {
+                    count += 1;
+                    own.remove(&file.id);
+                    Some(step(file, applied.revision, Next::Queued))
+                }
+                // What is there is a later version.
+                (Content::Grown { .. }, answer)
+                    if answer.as_ref().map(|a| a.file) != Ok(file.id) =>
+                {
+                    let next = failed(now, file, ErrorClass::FileChanged, own, &mut rng);
+                    Some(step(file, file.revision, next))
+                }
+                _ => None,
+            };
+        let second = read.iter().zip(answers).filter_map(further).collect();
+        site.catalog.submit(site.clock.now(), second).done().await?;
+        Ok(count)
+    }
+}
+
+fn step(file: &File, at: Revision, next: Next) -> Change {
+    Change::Move(Move { file: file.id, at, fence: None, next })
 }
 
 /// How often each file has failed by itself since this daemon began, or since it was set apart.
@@ -138,8 +292,12 @@ fn written_on(file: &File, size: u64, stamp: i64) -> Change {
     })
 }
 
-/// Submitted files that stand there, and where they lie.
-async fn due(site: &Arc<Site>, state: State) -> Result<Vec<(File, PathBuf)>, Fault> {
+/// Submitted files that stand there, and where they lie: in such a place.
+async fn due(
+    site: &Arc<Site>,
+    state: State,
+    is_it: impl Fn(&Path) -> bool + Send + 'static,
+) -> Result<Vec<(File, PathBuf)>, Fault> {
     let own = site.name.clone();
     site.read(move |reader| {
         let names = super::load::Names::read(reader)?;
@@ -154,11 +312,15 @@ async fn due(site: &Arc<Site>, state: State) -> Result<Vec<(File, PathBuf)>, Fau
         let mut from = None;
         while due.len() < FILES_AT_ONCE && bytes < BYTES_AT_ONCE {
             let page = reader.search(&query, from.as_ref(), FILES_AT_ONCE)?;
+            let ids: Vec<FileId> = page.files.iter().map(|file| file.id).collect();
+            let mine = reader.replicas_of(&ids)?.into_iter().filter(|r| r.site == own);
+            let mut paths: HashMap<_, _> = mine.map(|r| (r.file, PathBuf::from(r.path))).collect();
             for file in page.files.into_iter().filter(|file| is_ours(file.rule)) {
-                let replicas = reader.replicas(file.id)?;
-                let Some(mine) = replicas.into_iter().find(|r| r.site == own) else { continue };
+                let Some(path) = paths.remove(&file.id).filter(|path| is_it(path)) else {
+                    continue;
+                };
                 bytes += file.size;
-                due.push((file, PathBuf::from(mine.path)));
+                due.push((file, path));
             }
             from = page.next;
             if from.is_none() {
@@ -183,8 +345,9 @@ enum Content {
     Not(ErrorClass),
 }
 
-fn read(file: &File, path: &Path) -> Content {
-    match digest(path, file.size) {
+/// `goes_on`: whether somebody waits for it still; asked with all that is read.
+fn read(file: &File, path: &Path, goes_on: &dyn Fn() -> bool) -> Content {
+    match digest(path, file.size, goes_on) {
         Ok(digest) => Content::Whole(digest),
         Err(ErrorClass::FileChanged) => changed(path, file.size),
         Err(class) => Content::Not(class),
@@ -204,7 +367,7 @@ fn changed(path: &Path, size: u64) -> Content {
 }
 
 /// BLAKE3 of a file that has this size.
-fn digest(path: &Path, size: u64) -> Result<Digest, ErrorClass> {
+fn digest(path: &Path, size: u64, goes_on: &dyn Fn() -> bool) -> Result<Digest, ErrorClass> {
     let class = |error| source_class(&error);
     let file = open_file(path).map_err(class)?.ok_or(ErrorClass::FileChanged)?;
     if file.metadata().map_err(class)?.len() != size {
@@ -216,6 +379,9 @@ fn digest(path: &Path, size: u64) -> Result<Digest, ErrorClass> {
     let mut buffer = vec![0; 1 << 18];
     let mut read = 0;
     loop {
+        if !goes_on() {
+            return Err(ErrorClass::Interrupted);
+        }
         match file.read(&mut buffer) {
             Ok(0) => break,
             Ok(len) => {
@@ -241,25 +407,87 @@ fn is_new(meta: &std::fs::Metadata) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::{Content, changed, digest, failed, grows};
+    use super::{Content, Hasher, PATIENCE, Turn, changed, due, failed, grows};
+    use crate::dispatch::Dispatch;
     use crate::dispatch::book::Held;
-    use downpour_catalog::{Digest, ErrorClass, Next, Revision, Time};
+    use crate::dispatch::submit::{Submission, submit};
+    use crate::site::{Clock, Daemon, EventId, Service as _, SiteEvent};
+    use downpour_catalog::{Digest, ErrorClass, Next, Revision, State, Time};
     use downpour_proto::Rng;
     use rustix::fs::{CWD, FileType, Mode, mknodat};
     use std::collections::HashMap;
+    use std::fs;
     use std::os::unix::fs::symlink;
     use std::os::unix::net::UnixListener;
+    use std::path::Path;
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    fn digest(path: &Path, size: u64) -> Result<Digest, ErrorClass> {
+        super::digest(path, size, &|| true)
+    }
+
+    #[tokio::test]
+    async fn a_disk_that_does_not_answer_holds_up_no_file_of_another_folder() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = folder.path().canonicalize().unwrap();
+        let [hung, well] = ["hung", "well"].map(|name| at.join(name));
+        for place in [&hung, &well] {
+            fs::create_dir(place).unwrap();
+            fs::write(place.join(place.file_name().unwrap()), "content").unwrap();
+        }
+        let text = "[site]\nname = 'a'\n[api]\nlisten = '127.0.0.1:0'\n[transfer]\nfolders = ";
+        fs::write(at.join("site.toml"), format!("{text}[{hung:?}, {well:?}]\n")).unwrap();
+        let daemon = Daemon::start(&at.join("site.toml"), Clock::system()).await.unwrap();
+        daemon.end(Duration::ZERO).await;
+        let site = daemon.site;
+        let paths = [&hung, &well].map(|place| place.to_str().unwrap().to_owned()).to_vec();
+        let wish = Submission { paths, to: "b".to_owned(), ..Submission::default() };
+        submit(&site, wish).await.unwrap();
+        let dispatch = Arc::new(Dispatch::new(&site, &Arc::default()));
+        let mut hasher = Hasher::new(&dispatch, &site);
+        let files = due(&site, State::Settled, |_| true).await.unwrap();
+        let (file, path) = files.iter().find(|(_, path)| path.starts_with(&hung)).unwrap();
+        let turn = Turn { of: dispatch.hashing.clone(), folder: hung.clone() };
+        turn.came(file, path);
+        let (answer, answered) = std::sync::mpsc::channel::<()>();
+        hasher.reads.spawn_blocking(move || {
+            let _ = answered.recv();
+            (turn, Vec::new())
+        });
+        assert_eq!(hasher.round().await, Ok(1), "the other");
+        tokio::time::pause();
+        let read = tokio::spawn(async move {
+            let came = hasher.read().await.unwrap().is_some();
+            (hasher, came)
+        });
+        tokio::task::yield_now().await;
+        tokio::time::advance(PATIENCE).await;
+        let (mut hasher, came) = read.await.unwrap();
+        tokio::time::resume();
+        assert!(!came && dispatch.status().line.contains("/hung/hung for 6"), "it is told of");
+        let why = dispatch.why_of(&site, file.id).await.unwrap().unwrap().text;
+        assert!(why.contains("nothing was read of"), "{why}");
+        let mut listener = site.events.listen(Some(EventId::FIRST));
+        while listener.next(&site.events).await.kind != SiteEvent::TROUBLE {}
+        drop(answer);
+        let mut hashed = 0;
+        while hashed == 0 {
+            hashed = hasher.round().await.unwrap();
+        }
+        assert_eq!((hashed, dispatch.hashing.standing().len()), (1, 0));
+    }
 
     #[test]
     fn a_file_that_is_not_what_was_taken_in_has_no_digest() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a");
         assert_eq!(digest(&path, 0), Err(ErrorClass::FileGone));
-        std::fs::write(&path, b"content").unwrap();
+        fs::write(&path, b"content").unwrap();
         assert_eq!(digest(&path, 7), Ok(Digest::blake3(*blake3::hash(b"content").as_bytes())));
         assert_eq!(digest(&path, 8), Err(ErrorClass::FileChanged));
         assert_eq!(changed(&path, 8), Content::Written);
-        let file = std::fs::File::options().write(true).open(&path).unwrap();
+        let file = fs::File::options().write(true).open(&path).unwrap();
         file.set_modified(std::time::SystemTime::now() - 2 * super::REST).unwrap();
         assert!(matches!(changed(&path, 8), Content::Grown { size: 7, .. }));
         // It says that it is as long as it was, and is not.
@@ -275,10 +503,10 @@ mod tests {
         let at = |name: &str| folder.path().join(name);
         mknodat(CWD, at("fifo"), FileType::Fifo, Mode::RUSR, 0).unwrap();
         symlink("/dev/zero", at("endless")).unwrap();
-        std::fs::write(at("a"), b"content").unwrap();
+        fs::write(at("a"), b"content").unwrap();
         symlink("a", at("link")).unwrap();
         let _socket = UnixListener::bind(at("socket")).unwrap();
-        std::fs::create_dir(at("folder")).unwrap();
+        fs::create_dir(at("folder")).unwrap();
         for (name, size) in [("fifo", 0), ("endless", 0), ("link", 7), ("socket", 0)] {
             assert_eq!(digest(&at(name), size), Err(ErrorClass::FileChanged), "{name}");
         }

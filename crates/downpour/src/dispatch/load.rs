@@ -145,6 +145,12 @@ pub(super) fn open_folders(config: &Config) -> Vec<PathBuf> {
     config.inboxes().into_iter().chain(spools).chain(folders).collect()
 }
 
+/// The innermost of these folders in which this lies, by the path alone: no disk is asked. Nothing where it lies in none.
+pub(super) fn folder_of(folders: &[PathBuf], path: &Path) -> PathBuf {
+    let holding = folders.iter().filter(|folder| path.starts_with(folder));
+    holding.max_by_key(|folder| folder.components().count()).cloned().unwrap_or_default()
+}
+
 /// Whether a file may be given out: it lies below one of these folders, after all links are followed, as `real` does. A folder may
 /// not answer: others than those that the path itself names are asked only if it is in none of these.
 pub(super) fn is_below(

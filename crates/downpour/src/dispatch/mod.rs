@@ -146,6 +146,8 @@ pub struct Dispatch {
     looks: Turns,
     /// Turns to send files, by the folder that they lie in.
     sends: Turns,
+    /// Folders of which files are read for their digests.
+    hashing: Arc<hasher::Hashing>,
     /// The place of the site that is the first to take files.
     turn: AtomicUsize,
     totals: Totals,
@@ -263,6 +265,7 @@ impl Dispatch {
             reads: Turns::default(),
             looks: Turns::default(),
             sends: Turns::default(),
+            hashing: Arc::default(),
             turn: AtomicUsize::new(0),
             totals: Totals::default(),
             multicast: Mutex::default(),
@@ -307,8 +310,9 @@ impl Service for Dispatch {
         if open > 0 {
             line.push_str(&format!(", {open} links broken"));
         }
-        for strange in self.inboxes.strange() {
-            line.push_str(&format!("; {strange}"));
+        let strange = self.inboxes.strange().into_iter().map(|strange| strange.to_string());
+        for trouble in strange.chain(self.hashing.standing()) {
+            line.push_str(&format!("; {trouble}"));
         }
         Status::line(line)
             .with("batches_out", out as f64)

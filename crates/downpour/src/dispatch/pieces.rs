@@ -3,7 +3,7 @@
 //! Who may: a site whose `[[remote]]` says `pull = true`. What: a file of the catalog with a replica here, by origin, name,
 //! version and digest. Whether the bytes are the right ones is for the asker to find out: it knows the digest.
 
-use super::load::open_folders;
+use super::load::{folder_of, open_folders};
 use super::sites::asker;
 use super::{Dispatch, Turns, lock};
 use crate::api::{Allow, Given, Problem, Routes, Who};
@@ -198,12 +198,9 @@ impl Dispatch {
     }
 }
 
-/// The turns in the configured folder where this lies, by the path alone: no disk is asked. One that does not answer holds up its
-/// own folder.
+/// The turns in the configured folder where this lies. A disk that does not answer holds up its own folder.
 fn turns_in(turns: &Turns, most: usize, config: &Config, path: &Path) -> Arc<Semaphore> {
-    let folders = open_folders(config).into_iter().filter(|folder| path.starts_with(folder));
-    let longest = folders.max_by_key(|folder| folder.components().count());
-    let mut folder = longest.unwrap_or_default();
+    let mut folder = folder_of(&open_folders(config), path);
     let mut turns = lock(turns);
     if turns.len() >= FOLDERS_MAX && !turns.contains_key(&folder) {
         folder = PathBuf::new();

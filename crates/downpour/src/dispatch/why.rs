@@ -159,11 +159,14 @@ impl Dispatch {
         let aside = self.aside(&configured, &quarantined([&recorded])).await?;
         let mut why = say(&recorded, !aside.is_empty(), &links, now);
         let Recorded { file, route, .. } = recorded;
-        let is_in_session = file.state == State::Sending
-            && route.as_ref().is_some_and(|route| !route.receivers.is_empty());
-        let standing = match is_in_session {
-            true => lock(&self.multicast).hangs.clone(),
-            false => self.standing(|batch| batch.ids.contains(&id)),
+        let standing = match (file.state, &route) {
+            (State::Sending, Some(route)) if !route.receivers.is_empty() => {
+                lock(&self.multicast).hangs.clone()
+            }
+            (State::Settled, Some(route)) if is_submitted(&route.rule) => {
+                self.hashing.standing().into_iter().next()
+            }
+            _ => self.standing(|batch| batch.ids.contains(&id)),
         };
         let to = route.iter().flat_map(|route| &route.to).filter(|_| standing.is_none());
         why.text.extend(standing.iter().flat_map(|what| ["; ", what]));
