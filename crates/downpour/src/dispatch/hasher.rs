@@ -443,8 +443,8 @@ mod tests {
         let site = daemon.site;
         let paths = [&hung, &well].map(|place| place.to_str().unwrap().to_owned()).to_vec();
         let wish = Submission { paths, to: "b".to_owned(), ..Submission::default() };
-        submit(&site, wish).await.unwrap();
         let dispatch = Arc::new(Dispatch::new(&site, &Arc::default()));
+        submit(&dispatch, &site, wish).await.unwrap();
         let mut hasher = Hasher::new(&dispatch, &site);
         let files = due(&site, State::Settled, |_| true).await.unwrap();
         let (file, path) = files.iter().find(|(_, path)| path.starts_with(&hung)).unwrap();

@@ -142,7 +142,7 @@ pub struct Dispatch {
     budgets: Mutex<HashMap<String, Arc<PullBudget>>>,
     /// Turns to read files for others, by the folder that they lie in.
     reads: Turns,
-    /// Turns to look at what is offered, by the folder that it goes to.
+    /// Turns to look at what is offered and submitted, by the folder that it goes to or comes from.
     looks: Turns,
     /// Turns to send files, by the folder that they lie in.
     sends: Turns,

@@ -181,7 +181,7 @@ async fn submit_files(
     }
     let detail = Detail(format!("{} paths from {from} to {}", wish.paths.len(), wish.to));
     let submitted = if from == site.name {
-        let accepted = submit(&site, wish).await?;
+        let accepted = submit(&dispatch, &site, wish).await?;
         dispatch.wake.notify_one();
         Submitted { site: from, accepted }
     } else {

@@ -36,7 +36,7 @@ const READ_LEN: usize = 1 << 18;
 /// Files of a folder that are opened, or read, for others at once, a thread each.
 const READS_MAX: usize = 8;
 
-/// Offers to a folder that are looked at at once, a thread each at most.
+/// Offers to a folder, and submissions from one, that are looked at at once, a thread each at most.
 const LOOKS_MAX: usize = 4;
 
 /// Sessions that read in a folder at once, also those that hang there after their batch was given up. Each has threads of its own, and
@@ -164,7 +164,7 @@ impl Dispatch {
         turns_in(&self.reads, READS_MAX, config, path)
     }
 
-    /// The turns to look at offers to a folder: who reads what lies there does not wait for them.
+    /// The turns to look at what is offered to a folder, or submitted from it: who reads what lies there does not wait for them.
     pub(super) fn looks(&self, config: &Config, folder: &Path) -> Arc<Semaphore> {
         turns_in(&self.looks, LOOKS_MAX, config, folder)
     }

@@ -20,17 +20,18 @@ use downpour_catalog::ErrorClass;
 use futures_util::future::join_all;
 use serde::Deserialize;
 use std::collections::{HashMap, HashSet};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
+use tokio::sync::Semaphore;
 use tokio::time::timeout_at;
 use utoipa::{IntoParams, OpenApi};
 
 /// Batches that are known at once, ended ones included, whose receipts take memory: a megabyte at most each. What was told makes
 /// way for what is offered.
 const KNOWN_MAX: usize = 256;
-/// How long an offer waits for its turn, the disk of its folder and the catalog: less than its source waits for the answer.
+/// How long who asks waits for his turn, the disk of a folder and the catalog: less than he waits for the answer.
 const LOOK_TIME: Duration = Duration::from_secs(25);
 /// Longest wait for a batch's end in one answer.
 const WAIT_MAX_S: u64 = 20;
@@ -100,35 +101,48 @@ async fn offer(
     Ok(Json(OfferAnswer { items: judged.said }))
 }
 
-/// Judges an offer of files that go to this folder, whose disk may not answer. Then few such looks are under way, however often
-/// something is offered, and each source is told so while it still waits.
+/// Judges an offer of files that go to this folder.
 async fn look(
     site: &Arc<Site>,
     dispatch: &Arc<Dispatch>,
     folder: PathBuf,
     offer: Offer,
 ) -> Result<Judged, Problem> {
-    let (turns, at) = (dispatch.looks(&site.config(), &folder), folder.display().to_string());
-    let (until, waited) = (tokio::time::Instant::now() + LOOK_TIME, LOOK_TIME.as_secs());
-    let Ok(turn) = timeout_at(until, turns.acquire_owned()).await else {
-        let what = format!("{at} was busy with other offers for {waited} s");
-        return Err(busy(what, "offer it later; if that lasts, see to its disk"));
-    };
-    let turn = turn.expect("it is never closed");
+    let (turns, at) = (dispatch.looks(&site.config(), &folder), folder.clone());
     let (site, dispatch) = (site.clone(), dispatch.clone());
-    let judged = tokio::spawn(async move {
-        // It ends with the work, though nobody may wait for that any more.
-        let _turn = turn;
+    let judged = async move {
         let (folder, id) = (may_receive(&site, folder).await?, offer.batch.clone());
         let mut judged = judge(&site, &dispatch.room, &folder, offer).await?;
         here::find(&site, &dispatch.contents, &folder, &id, &mut judged).await?;
         Ok::<_, Fault>(judged)
-    });
-    let Ok(judged) = timeout_at(until, judged).await else {
-        let what = format!("{at} or the catalog has not answered within {waited} s");
-        return Err(busy(what, "see to its disk and to the catalog, and offer it later"));
     };
-    Ok(judged.map_err(Fault::from)??)
+    in_turn(turns, &at, judged).await
+}
+
+/// Looks at what is below this path, whose disk may not answer. Then few such looks are under way, however often somebody asks, and each
+/// is told so while he still waits.
+pub(super) async fn in_turn<T: Send + 'static>(
+    turns: Arc<Semaphore>,
+    at: &Path,
+    look: impl Future<Output = Result<T, Fault>> + Send + 'static,
+) -> Result<T, Problem> {
+    let (until, waited) = (tokio::time::Instant::now() + LOOK_TIME, LOOK_TIME.as_secs());
+    let at = at.display();
+    let Ok(turn) = timeout_at(until, turns.acquire_owned()).await else {
+        let what = format!("{at} was busy with other requests for {waited} s");
+        return Err(busy(what, "try later; if that lasts, see to its disk"));
+    };
+    let turn = turn.expect("it is never closed");
+    let looked = tokio::spawn(async move {
+        // It ends with the work, though nobody may wait for that any more.
+        let _turn = turn;
+        look.await
+    });
+    let Ok(looked) = timeout_at(until, looked).await else {
+        let what = format!("{at} or the catalog has not answered within {waited} s");
+        return Err(busy(what, "see to its disk and to the catalog, and try again"));
+    };
+    Ok(looked.map_err(Fault::from)??)
 }
 
 /// Whether one more batch may be known. Those that were told make room for it, the oldest first: whose source has lost the
@@ -347,7 +361,7 @@ mod tests {
         tokio::time::pause();
         let busy = looked().await.unwrap_err();
         assert_eq!(busy.class(), Some(ErrorClass::OutOfResources));
-        assert!(busy.what.contains("busy with other offers"), "{}", busy.what);
+        assert!(busy.what.contains("busy with other requests"), "{}", busy.what);
         tokio::time::resume();
         drop(held);
         assert_eq!(looked().await.unwrap(), 1);

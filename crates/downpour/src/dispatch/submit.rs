@@ -4,9 +4,12 @@
 //! the catalog is its path below that folder. The same submission a second time finds the same files; to another destination,
 //! or after they were given up, it is the next version of each.
 
+use super::Dispatch;
 use super::offer::{Refusal, Trouble};
 use super::policy::source_class;
 use super::route::{PRIORITY, check_into, rule_name};
+use super::sites::in_turn;
+use crate::api::Problem;
 use crate::site::{Config, Fault, Site, blocking, is_own, real};
 use crate::spool::Template;
 use downpour_catalog::{
@@ -15,6 +18,7 @@ use downpour_catalog::{
 };
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeSet, HashSet};
+use std::io;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -87,9 +91,18 @@ pub struct Accepted {
 impl Submission {
     /// Whether an answer to it can have said to go on there.
     pub(super) fn goes_on(&self) -> bool {
-        let Some(after) = &self.after else { return true };
-        let path = after.split_once(':').and_then(|(path, _)| path.parse::<usize>().ok());
-        path.is_some_and(|path| path < self.paths.len())
+        self.after.is_none() || self.begins().is_some_and(|path| path < self.paths.len())
+    }
+
+    /// In which of its paths it goes on.
+    fn begins(&self) -> Option<usize> {
+        self.after.as_ref()?.split_once(':')?.0.parse().ok()
+    }
+
+    /// Files of one answer.
+    fn most(&self) -> usize {
+        let most = self.most.and_then(|most| usize::try_from(most).ok());
+        most.unwrap_or(FILES_MAX).clamp(1, FILES_MAX)
     }
 }
 
@@ -128,33 +141,54 @@ struct Seen {
     stamp: i64,
 }
 
-/// Takes files in; they are hashed and queued by and by.
-pub(super) async fn submit(site: &Arc<Site>, wish: Submission) -> Result<Accepted, Fault> {
+/// Takes files in; they are hashed and queued by and by. Until the first are found, before anything is recorded, a disk that does not
+/// answer is not waited for.
+pub(super) async fn submit(
+    dispatch: &Dispatch,
+    site: &Arc<Site>,
+    wish: Submission,
+) -> Result<Accepted, Problem> {
     let before = match wish.transfer {
         Some(id) => site.read(move |reader| reader.transfer(TransferId(id))).await?,
         None => None,
     };
+    let (wish, config) = (Arc::new(wish), site.config());
+    let at = wish.paths.get(wish.begins().unwrap_or(0)).map_or(Path::new(""), Path::new);
+    let turns = dispatch.looks(&config, at);
+    let (of, wished) = (site.clone(), wish.clone());
+    let found = in_turn(turns, at, blocking(move || Ok(find(&of, &wished)))).await?;
     let site = site.clone();
-    blocking(move || take_in(&site, &wish, before)).await
+    Ok(blocking(move || take_in(&site, &wish, before, found)).await?)
+}
+
+/// What is found first, and the walk to the rest.
+fn find(site: &Site, wish: &Submission) -> (Accepted, Walk, Vec<Seen>) {
+    let transfer = wish.transfer.unwrap_or(site.clock.now().0);
+    let mut accepted = Accepted { transfer, ..Accepted::default() };
+    let mut walk = Walk::new(&site.config(), &wish.paths, wish.after.as_deref());
+    let into = wish.into.as_deref();
+    let template = into.map_or(Ok(()), |into| into.parse::<Template>().map(drop));
+    let seen = match template.and_then(|()| check_into(&wish.to, into)) {
+        Ok(()) => walk.some(FILES_AT_ONCE.min(wish.most()), &mut accepted),
+        Err(error) => {
+            accepted.refuse(into.unwrap_or_default(), ErrorClass::NameRefused, error);
+            Vec::new()
+        }
+    };
+    (accepted, walk, seen)
 }
 
 /// `before`: the transfer that has the number already.
-fn take_in(site: &Site, wish: &Submission, before: Option<Transfer>) -> Result<Accepted, Fault> {
-    let (config, now) = (site.config(), site.clock.now());
-    let mut accepted = Accepted { transfer: wish.transfer.unwrap_or(now.0), ..Accepted::default() };
-    let into = wish.into.as_deref();
-    let template = into.map_or(Ok(()), |into| into.parse::<Template>().map(drop));
-    if let Err(error) = template.and_then(|()| check_into(&wish.to, into)) {
-        accepted.refuse(wish.into.clone().unwrap_or_default(), ErrorClass::NameRefused, error);
-        return Ok(accepted);
-    }
-    let mut walk = Walk::new(&config, &wish.paths, wish.after.as_deref());
-    let most = wish.most.and_then(|most| usize::try_from(most).ok());
-    let most = most.unwrap_or(FILES_MAX).clamp(1, FILES_MAX);
-    let mut seen = walk.some(FILES_AT_ONCE.min(most), &mut accepted);
+fn take_in(
+    site: &Site,
+    wish: &Submission,
+    before: Option<Transfer>,
+    (mut accepted, mut walk, mut seen): (Accepted, Walk, Vec<Seen>),
+) -> Result<Accepted, Fault> {
     if seen.is_empty() {
         return Ok(accepted);
     }
+    let (now, most, into) = (site.clock.now(), wish.most(), wish.into.as_deref());
     let catalog = &*site.catalog;
     let (from, to) = (catalog.site(&site.name)?, catalog.site(&wish.to)?);
     let rule = catalog.rule(&rule_name(&wish.to, into))?;
@@ -259,19 +293,36 @@ fn open_folders(config: &Config) -> Vec<(PathBuf, String)> {
     let spools = config.spool.iter().map(|spool| (spool.folder.clone(), spool.prefix.clone()));
     let folders = config.transfer.folders.iter();
     let folders = folders.map(|folder| (config.path(folder), String::new()));
-    let real = |(folder, prefix): (PathBuf, String)| Some((folder.canonicalize().ok()?, prefix));
-    spools.chain(folders).filter_map(real).collect()
+    spools.chain(folders).collect()
+}
+
+/// The innermost open folder in which a path lies that leads to `place`, as `real` has it, and what is put before names in it. A folder
+/// may not answer: others than those that the path itself names are asked only if it is in none of these.
+fn folder_above(
+    open: &[(PathBuf, String)],
+    (path, place): (&Path, &Path),
+    real: impl Fn(&Path) -> io::Result<PathBuf>,
+) -> Option<(PathBuf, String)> {
+    let (named, others): (Vec<_>, Vec<_>) =
+        open.iter().partition(|(folder, _)| path.starts_with(folder));
+    [named, others].into_iter().find_map(|folders| {
+        let holding = folders.into_iter().filter_map(|(folder, prefix)| {
+            let folder = real(folder).ok().filter(|folder| place.starts_with(folder))?;
+            Some((folder, prefix.clone()))
+        });
+        holding.max_by_key(|(folder, _)| folder.as_os_str().len())
+    })
 }
 
 /// The files below some paths, in the order of their names, so that it can go on where it ended. Links in a path are
 /// followed, once: what counts is where it lies; those below it are not.
-struct Walk<'a> {
+struct Walk {
     open: Vec<(PathBuf, String)>,
-    paths: &'a [String],
+    paths: Vec<String>,
     /// Which path comes next.
     next: usize,
     /// In that path, all up to the file of this name was seen already.
-    resume: Option<&'a str>,
+    resume: Option<String>,
     /// In the path that is walked, all up to this file was seen already.
     after: Option<PathBuf>,
     /// The state folder, of which nothing is taken.
@@ -282,12 +333,13 @@ struct Walk<'a> {
     folders: Vec<std::vec::IntoIter<PathBuf>>,
 }
 
-impl<'a> Walk<'a> {
-    fn new(config: &Config, paths: &'a [String], after: Option<&'a str>) -> Self {
+impl Walk {
+    fn new(config: &Config, paths: &[String], after: Option<&str>) -> Self {
         let place = after.and_then(|place| place.split_once(':'));
         let (next, resume) =
             place.map_or((0, None), |(number, name)| (number.parse().unwrap_or(0), Some(name)));
         let (open, above, folders) = (open_folders(config), Default::default(), Vec::new());
+        let (paths, resume) = (paths.to_vec(), resume.map(str::to_owned));
         let state = real(&config.state());
         Self { open, paths, next, resume, after: None, state, above, folders }
     }
@@ -303,8 +355,8 @@ impl<'a> Walk<'a> {
         let mut seen = Vec::new();
         while seen.len() < most {
             let Some(folder) = self.folders.last_mut() else {
-                match self.paths.get(self.next) {
-                    Some(path) => self.enter(path, accepted),
+                match self.paths.get(self.next).cloned() {
+                    Some(path) => self.enter(&path, accepted),
                     None => break,
                 }
                 continue;
@@ -328,12 +380,12 @@ impl<'a> Walk<'a> {
         if is_own(&self.state, &place) {
             return accepted.refuse(path, ErrorClass::SourceRefused, OF_STATE);
         }
-        let above = self.open.iter().filter(|(folder, _)| place.starts_with(folder));
-        let Some(above) = above.max_by_key(|(folder, _)| folder.as_os_str().len()) else {
+        let ends = (Path::new(path), place.as_path());
+        let Some(above) = folder_above(&self.open, ends, |folder| folder.canonicalize()) else {
             let why = "it is not below a spool or one of [transfer] folders";
             return accepted.refuse(path, ErrorClass::SourceRefused, why);
         };
-        self.above = above.clone();
+        self.above = above;
         self.after = resume.map(|name| self.above.0.join(name));
         match real {
             Ok(real) => self.push(vec![real]),
@@ -400,12 +452,16 @@ pub(super) fn stamp(meta: &std::fs::Metadata) -> i64 {
 
 #[cfg(test)]
 mod tests {
-    use super::{Accepted, Seen, Submission, Walk, settle};
+    use super::{Accepted, Seen, Submission, Walk, folder_above, settle};
+    use crate::dispatch::Dispatch;
     use crate::site::{Clock, Daemon};
     use downpour_catalog::{
-        BeforeMigration, Catalog, CatalogUrl, Change, NewFile, OtherContent, Same, Time, TransferId,
+        BeforeMigration, Catalog, CatalogUrl, Change, ErrorClass, NewFile, OtherContent, Same,
+        Time, TransferId,
     };
     use std::fs;
+    use std::path::{Path, PathBuf};
+    use std::sync::Arc;
     use std::time::Duration;
 
     #[test]
@@ -446,10 +502,11 @@ mod tests {
         let daemon = Daemon::start(&file, Clock::system()).await.unwrap();
         daemon.end(Duration::ZERO).await;
         let site = &daemon.site;
+        let dispatch = Dispatch::new(site, &Arc::default());
         let submitted = async |to: &str, transfer| {
             let paths = vec![data.to_str().unwrap().to_owned()];
             let wish = Submission { paths, to: to.to_owned(), transfer, ..Submission::default() };
-            super::submit(site, wish).await.unwrap()
+            super::submit(&dispatch, site, wish).await.unwrap()
         };
         let known =
             async |id| site.read(move |reader| reader.transfer(TransferId(id))).await.unwrap();
@@ -460,6 +517,61 @@ mod tests {
         let other = submitted("c", Some(first.transfer)).await;
         assert!(other.is_nothing() && other.refused_count == 1, "{other:?}");
         assert!(before.is_some() && known(first.transfer).await == before);
+    }
+
+    #[tokio::test]
+    async fn a_disk_that_does_not_answer_is_not_waited_for_and_holds_up_no_other_folder() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+        for name in ["hung", "well"] {
+            fs::create_dir(path(name)).unwrap();
+            fs::write(path(name) + "/" + name, "content").unwrap();
+        }
+        let text = "[site]\nname = 'a'\n[api]\nlisten = '127.0.0.1:0'\n[transfer]\nfolders = ";
+        let text = format!("{text}['{}', '{}']", path("hung"), path("well"));
+        fs::write(path("site.toml"), text).unwrap();
+        let daemon = Daemon::start(path("site.toml").as_ref(), Clock::system()).await.unwrap();
+        daemon.end(Duration::ZERO).await;
+        let dispatch = Dispatch::new(&daemon.site, &Arc::default());
+        let turns = dispatch.looks(&daemon.site.config(), path("hung").as_ref());
+        let all = u32::try_from(turns.available_permits()).unwrap();
+        let held = turns.acquire_many_owned(all).await.unwrap();
+        let submitted = async |name| {
+            let paths = vec![path(name)];
+            let wish = Submission { paths, to: "b".to_owned(), ..Submission::default() };
+            let accepted = super::submit(&dispatch, &daemon.site, wish).await;
+            accepted.map(|accepted| accepted.files).map_err(|problem| problem.class())
+        };
+        assert_eq!(submitted("well").await, Ok(1));
+        tokio::time::pause();
+        assert_eq!(submitted("hung").await, Err(Some(ErrorClass::OutOfResources)));
+        tokio::time::resume();
+        drop(held);
+        assert_eq!(submitted("hung").await, Ok(1));
+    }
+
+    #[test]
+    fn a_folder_that_has_nothing_to_do_with_a_path_is_not_asked_for_it() {
+        let open = ["/hung", "/link", "/here", "/here/in"];
+        let open = open.map(|at| (PathBuf::from(at), String::new()));
+        let real = |folder: &Path| {
+            assert!(!folder.starts_with("/hung"), "it does not answer");
+            Ok(if folder == Path::new("/link") { "/real".into() } else { folder.to_owned() })
+        };
+        let above = |open: &[(PathBuf, String)], path: &str, place: &str| {
+            let above = folder_above(open, (path.as_ref(), place.as_ref()), real);
+            above.map(|(folder, _)| folder.to_str().unwrap().to_owned())
+        };
+        for (path, place, folder) in [
+            ("/here/a", "/here/a", "/here"),
+            ("/here/in/a", "/here/in/a", "/here/in"),
+            ("/link/a", "/real/a", "/real"),
+        ] {
+            assert_eq!(above(&open, path, place).as_deref(), Some(folder), "{path}");
+        }
+        let others = &open[1..];
+        assert_eq!(above(others, "/by/a", "/here/a").as_deref(), Some("/here"));
+        assert_eq!(above(others, "/here/out", "/etc"), None);
     }
 
     #[test]

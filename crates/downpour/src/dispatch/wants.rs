@@ -47,7 +47,7 @@ pub(super) async fn want(
             after: wants.after,
         };
         let Accepted { transfer, files, bytes, known, others, refused_count, refused, next } =
-            submit(site, submission).await?;
+            submit(dispatch, site, submission).await?;
         (answer.queued, answer.bytes, answer.known) = (files, bytes, known);
         (answer.others, answer.next) = (others, next);
         (answer.refused_count, answer.refused) = (refused_count, refused);

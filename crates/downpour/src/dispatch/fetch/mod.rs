@@ -329,7 +329,7 @@ async fn fetch(
         (report.done, report.failure) = (true, some_can_be_asked(&holders).err());
         return Ok(Json(report));
     }
-    let ready = task::ready(&site, &found, holders).await?;
+    let ready = task::ready(&dispatch, &site, &found, holders).await?;
     wish.version = Some(found.version);
     let fetch = match dispatch.begin(report, site.clock.now())? {
         Begun::Now(fetch) => fetch,

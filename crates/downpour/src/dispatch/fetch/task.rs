@@ -16,6 +16,7 @@ use crate::dispatch::offer::OfferItem;
 use crate::dispatch::pieces::Piece;
 use crate::dispatch::record::record;
 use crate::dispatch::room::Promise;
+use crate::dispatch::sites::in_turn;
 use crate::dispatch::{Dispatch, lock};
 use crate::object::{Claim, Digest, copy_across, open_in, rename_new};
 use crate::receipt::{digests_of, forget_beneath};
@@ -146,12 +147,15 @@ fn is_wanted(known: &BTreeMap<i64, Arc<Fetch>>, id: i64, digest: &str) -> bool {
 
 /// Where the file goes here.
 pub(super) async fn ready(
+    dispatch: &Dispatch,
     site: &Arc<Site>,
     found: &Found,
     holders: Vec<Holder>,
 ) -> Result<Ready, Problem> {
     let config = site.config();
-    let folder = may_receive(site, config.path(&config.transfer.inbox)).await?;
+    let (of, inbox) = (site.clone(), config.path(&config.transfer.inbox));
+    let (turns, at) = (dispatch.looks(&config, &inbox), inbox.clone());
+    let folder = in_turn(turns, &at, async move { may_receive(&of, inbox).await }).await?;
     let template = crate::spool::Template::default();
     let facts = crate::spool::Facts {
         name: &found.name,
@@ -209,7 +213,7 @@ impl Dispatch {
             report.rank(found.size, &holders);
             report.blake3.clone_from(&found.blake3);
         });
-        let ready = ready(site, &found, holders).await.map_err(|problem| {
+        let ready = ready(self, site, &found, holders).await.map_err(|problem| {
             Fault::new(problem.class().unwrap_or(ErrorClass::Internal), problem.what)
         })?;
         self.bring(site, fetch, ready, wish.one).await
