@@ -3,7 +3,7 @@
 //! A session never guesses a NIC: either the user names one ([`Interface::named`]), or the one with the
 //! route to the group is taken ([`Interface::towards`]), or it fails with a list of those that exist.
 //!
-//! Not here: addresses that change while a session runs; the session fails and is begun again.
+//! Not here: what changes while a session runs. Who sends and who receives a stream looks its interface up anew by name.
 
 use crate::udp::interface_mtu;
 use nix::ifaddrs::getifaddrs;
