@@ -498,7 +498,7 @@ impl Run<'_> {
                 self.leave_stream(&why).await;
             }
             ReceiveEvent::FalseBlock => self.on_false_block().await,
-            ReceiveEvent::Heard | ReceiveEvent::SinkFailed | ReceiveEvent::Broken(_) => {}
+            ReceiveEvent::Heard | ReceiveEvent::Broken(_) => {}
         }
     }
 

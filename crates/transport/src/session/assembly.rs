@@ -130,19 +130,13 @@ impl Assembly {
         }
     }
 
-    /// Keeps pulled repair symbols `range` of a block under way; false when it is not.
-    pub(super) fn insert_repair(
-        &mut self,
-        block: BlockId,
-        range: Range<u16>,
-        bytes: &[u8],
-    ) -> bool {
+    /// Keeps pulled repair symbols `range` of a block under way.
+    pub(super) fn insert_repair(&mut self, block: BlockId, range: Range<u16>, bytes: &[u8]) {
         let symbol_len = self.symbol_len;
-        let Some(symbols) = self.blocks.get_mut(&block) else { return false };
+        let Some(symbols) = self.blocks.get_mut(&block) else { return };
         for (index, body) in range.zip(bytes.chunks_exact(symbol_len)) {
             symbols.insert(SymbolId::repair(index), body, symbol_len);
         }
-        true
     }
 
     pub(super) fn take(&mut self, block: BlockId) -> Option<Symbols> {

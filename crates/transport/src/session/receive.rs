@@ -94,8 +94,6 @@ pub enum ReceiveEvent {
     Pull(Pull),
     /// A block was rebuilt from authentic symbols, and its bytes are false: a member forges.
     FalseBlock,
-    /// The sink has failed for good.
-    SinkFailed,
     /// The driver has ended, because it or a worker panicked. The last event.
     Broken(Broken),
 }
@@ -556,14 +554,11 @@ impl Driver {
                     }
                     let outcome = match accepted {
                         Accepted::Kept => WorkDone::Stored(block),
-                        Accepted::Refused => WorkDone::Refused(block),
+                        // Of one that has failed for good the owner hears by the sink itself.
+                        Accepted::Refused | Accepted::Failed => WorkDone::Refused(block),
                         Accepted::False => {
                             (self.on_event)(ReceiveEvent::FalseBlock);
                             WorkDone::False(block)
-                        }
-                        Accepted::Failed => {
-                            (self.on_event)(ReceiveEvent::SinkFailed);
-                            WorkDone::Refused(block)
                         }
                     };
                     self.machine.handle_work(now, outcome);
