@@ -291,17 +291,45 @@ fn a_receiver_joins_on_an_interface_that_was_deleted_and_made_again() {
         ("239.255.77.5:17077", None),
         ("232.255.77.5:17077", Some("10.77.0.1")),
         ("[ff15::77:5]:17077", None),
+        ("[ff12::77:5]:17077", None),
     ] {
         let group = group(address, source);
         let mut receiver = pair.receiver(&group);
         until_heard(&receiver, &pair.sender(&group, source));
-        ip(&format!("-n {} link del wire", pair.right));
-        pair.connect(1500);
-        Pair::inside(&pair.right, || {
-            let _ = receiver.leave();
-            receiver.rejoin().unwrap();
-        });
+        make_again(&pair, &mut receiver);
         until_heard(&receiver, &pair.sender(&group, source));
+    }
+}
+
+/// The receiver's interface is another one from then on.
+fn make_again(pair: &Pair, receiver: &mut MulticastReceiver) {
+    ip(&format!("-n {} link del wire", pair.right));
+    pair.connect(1500);
+    Pair::inside(&pair.right, || {
+        let _ = receiver.leave();
+        receiver.rejoin().unwrap();
+    });
+}
+
+#[test]
+fn drops_are_counted_on_when_the_interface_is_another_one() {
+    let Some(pair) = Pair::new("drops", 1500) else { return };
+    let group = group("239.255.77.6:17077", None);
+    let mut receiver = Pair::inside(&pair.right, || {
+        let wire = Interface::named("wire").unwrap();
+        MulticastReceiver::join(&group, &wire, &RecvOptions { buffer_len: 1 }).unwrap()
+    });
+    for _ in 0..2 {
+        let sender = pair.sender(&group, None);
+        let before = receiver.drops().unwrap();
+        let is_full = (0..1_000_000).any(|_| {
+            let _ = sender.send(&[1; 1400], 1400);
+            receiver.drops().unwrap() > before
+        });
+        assert!(is_full, "nothing arrives");
+        let drops = receiver.drops().unwrap();
+        make_again(&pair, &mut receiver);
+        assert!(receiver.drops().unwrap() >= drops);
     }
 }
 

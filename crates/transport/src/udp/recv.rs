@@ -32,6 +32,8 @@ pub struct MulticastReceiver {
     interface: Interface,
     buffer_len: usize,
     is_member: bool,
+    /// Drops of the sockets that it had before this one.
+    drops_before: u32,
 }
 
 impl MulticastReceiver {
@@ -52,14 +54,15 @@ impl MulticastReceiver {
         let buffer_len = grow_recv_buffer(&socket, options.buffer_len)
             .map_err(at("size the receive buffer", address))?;
         let link = Link::new(socket, &SendOptions::default())?;
-        let mut receiver = Self {
+        let receiver = Self {
             link,
             group: *group,
             interface: interface.clone(),
             buffer_len,
-            is_member: false,
+            is_member: true,
+            drops_before: 0,
         };
-        receiver.rejoin().map_err(at("join the group", address))?;
+        receiver.set_membership(true).map_err(at("join the group", address))?;
         Ok(receiver)
     }
 
@@ -73,14 +76,22 @@ impl MulticastReceiver {
     }
 
     /// Joins the group again, on the interface that has the name now: one that was deleted and made again is another one
-    /// to the kernel.
+    /// to the kernel, and needs another socket, as a group of link-local scope binds it to the one that there was.
     pub fn rejoin(&mut self) -> io::Result<()> {
-        if !self.is_member {
-            if let Ok(interface) = Interface::named(&self.interface.name) {
-                self.interface = interface;
+        if self.is_member {
+            return Ok(());
+        }
+        match Interface::named(&self.interface.name) {
+            Ok(interface) if interface.index != self.interface.index => {
+                let drops_before = self.drops().unwrap_or(self.drops_before);
+                let options = RecvOptions { buffer_len: self.buffer_len };
+                let joined = Self::join(&self.group, &interface, &options);
+                *self = Self { drops_before, ..joined.map_err(io::Error::other)? };
             }
-            self.set_membership(true)?;
-            self.is_member = true;
+            _ => {
+                self.set_membership(true)?;
+                self.is_member = true;
+            }
         }
         Ok(())
     }
@@ -106,7 +117,7 @@ impl MulticastReceiver {
 
     /// Datagrams lost since the start because the receive buffer was full; wraps at 2^32.
     pub fn drops(&self) -> io::Result<u32> {
-        sys::drops(self.link.socket.as_fd())
+        Ok(self.drops_before.wrapping_add(sys::drops(self.link.socket.as_fd())?))
     }
 
     /// Bytes of receive buffer that the kernel granted; fewer than asked for deserve a warning.
