@@ -36,6 +36,11 @@ fn ip(arguments: &str) {
     assert!(status.success(), "ip {arguments}");
 }
 
+fn ip_says(arguments: &str) -> String {
+    let said = Command::new("ip").args(arguments.split_whitespace()).output().unwrap();
+    String::from_utf8(said.stdout).unwrap()
+}
+
 impl Pair {
     /// `None`, after saying why, when this process may not make namespaces.
     fn new(test: &str, mtu: u32) -> Option<Self> {
@@ -262,7 +267,7 @@ fn driver(pair: &Pair, group: Group) -> SendHandle {
 }
 
 #[test]
-fn a_stream_leaves_by_an_interface_that_was_deleted_and_made_again() {
+fn a_stream_leaves_and_its_neighbours_are_heard_by_an_interface_that_was_deleted_and_made_again() {
     let Some(pair) = Pair::new("anew", 1500) else { return };
     let group = group("239.255.77.4:17077", None);
     let sender = driver(&pair, group);
@@ -276,6 +281,8 @@ fn a_stream_leaves_by_an_interface_that_was_deleted_and_made_again() {
             }),
             "nothing arrives"
         );
+        let joined = ip_says(&format!("-n {} maddr show dev wire", pair.left));
+        assert!(joined.contains("239.192.28.0"), "where senders meet (RATE-6): {joined}");
     };
     probes_arrive();
     ip(&format!("-n {} link del wire", pair.left));

@@ -50,13 +50,13 @@ impl Outlet {
         })
     }
 
-    /// Opens the way to the group anew. As long as that cannot be, it stays as it is.
-    pub(super) fn reopen(&mut self) {
-        let Self::Group(socket, out) = self else { return };
-        let Ok(interface) = Interface::named(&out.interface.name) else { return };
-        if let Ok(new) = MulticastSender::open(&out.group, &interface, &out.options) {
-            *socket = new;
-        }
+    /// Opens the way to the group anew; where it leads from then on. As long as that cannot be, it stays as it is.
+    pub(super) fn reopen(&mut self) -> Option<&StreamOut> {
+        let Self::Group(socket, out) = self else { return None };
+        let interface = Interface::named(&out.interface.name).ok()?;
+        *socket = MulticastSender::open(&out.group, &interface, &out.options).ok()?;
+        out.interface = interface;
+        Some(out)
     }
 
     /// An authentic message came from there. The place of one that needs nothing any more is taken, and that of one that pulls

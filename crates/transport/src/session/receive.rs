@@ -590,6 +590,8 @@ impl Driver {
                     if let Some(socket) = &mut self.socket {
                         // What fails here is tried again by the next silence.
                         let _ = (socket.leave(), socket.rejoin());
+                        // The interface may be another one for them as well.
+                        self.bystanders = Bystanders::none();
                     }
                     continue;
                 }

@@ -692,8 +692,11 @@ impl Driver {
         if remedy.tell {
             (self.on_event)(SendEvent::NothingLeaves { reason: error.to_string() });
         }
-        if remedy.reopen {
-            self.outlet.reopen();
+        if remedy.reopen
+            && let Some(out) = self.outlet.reopen()
+        {
+            // What they were met by may have gone with the interface, too.
+            self.neighbours = Some(Neighbours::open(Some(out)));
         }
     }
 
