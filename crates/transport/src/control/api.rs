@@ -408,6 +408,14 @@ pub struct BadReceipt {
 }
 
 impl Receipt {
+    /// Whether what it says can be meant.
+    pub fn check(&self) -> Result<(), &'static str> {
+        if self.failures.iter().any(|failure| failure.reason.len() > REASON_LEN_MAX) {
+            return Err("a reason has at most 512 bytes");
+        }
+        Ok(())
+    }
+
     /// Signs it. Failures that would make it longer than [`RECEIPT_LEN_MAX`] are left out; their
     /// number stays in `objects_failed`.
     pub fn sign(mut self, identity: &Identity) -> SignedReceipt {

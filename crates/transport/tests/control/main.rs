@@ -14,7 +14,7 @@ use downpour_transport::Secret;
 use downpour_transport::control::{
     BlockRange, ControlClient, ErrorCode, Event, EventsEnd, HaveRequest, JoinError, JoinRequest,
     LeaveRequest, MANIFEST_SYMBOLS_MAX, ObjectFailure, PROTOCOL_VERSION, REASON_LEN_MAX,
-    ReadyRequest, Receipt, RequestError, ServerLimits, SessionId,
+    ReadyRequest, Receipt, RequestError, ServerLimits, SessionId, SignedReceipt,
 };
 use downpour_transport::identity::Identity;
 use std::sync::Arc;
@@ -151,6 +151,25 @@ async fn a_receipt_of_another_session_is_refused() {
         let RequestError::Refused(error) = error else { panic!("{error}") };
         assert_eq!(error.code, ErrorCode::BadReceipt);
     }
+    world.told_nothing();
+}
+
+#[tokio::test]
+async fn a_receipt_with_an_endless_reason_is_refused() {
+    let mut world = World::new(Setup::default()).await;
+    let setup = world.client_setup();
+    let identity = setup.identity.clone();
+    let client = ControlClient::connect(setup).await.unwrap();
+    let joined = client.join(&join_request("anna")).await.unwrap();
+    assert!(matches!(world.told().await, Told::Join { .. }));
+    let mut endless = receipt(&world, joined.reply.receiver);
+    endless.failures[0].reason = "x".repeat(REASON_LEN_MAX + 1);
+    // By a receiver of its own making: ours clips reasons.
+    let receipt = serde_json::to_string(&endless).unwrap();
+    let signature = identity.sign(SignedReceipt::DOMAIN, receipt.as_bytes());
+    let error = client.receipt(&SignedReceipt { receipt, signature }).await.unwrap_err();
+    let RequestError::Refused(error) = error else { panic!("{error}") };
+    assert_eq!(error.code, ErrorCode::BadRequest);
     world.told_nothing();
 }
 

@@ -139,6 +139,7 @@ async fn dispatch<H: SessionHandler>(
             if receipt.session != core.session || receipt.receiver != member.receiver {
                 return Err(bad("bad receipt: of another session or receiver".to_owned()));
             }
+            receipt.check().map_err(bad_request)?;
             handler.receipt(&member, receipt, proof).await.map(|()| done())
         }
         Route::Leave => {
