@@ -8,6 +8,7 @@ use super::feeding::Feed;
 use super::roster::{Newcomer, Roster, Told};
 use super::standing::{Heard, Owner};
 use super::unsent::Unsent;
+use crate::cli::{Payload, SendPlan};
 use crate::object::printable;
 use downpour_proto::sender::Delivery;
 use downpour_proto::{BlockId, BlockKind, Code, RangeSet, ReceiverId};
@@ -54,14 +55,18 @@ pub(super) struct Stand {
     pub(super) told_ends: (u32, u32, bool),
     /// When those who follow a stream of products were told last what they need for pulls.
     followers_told: Option<Instant>,
+    /// It is a batch, whose program asks for the receipts. Of others only what the report says of them is kept, as there may
+    /// be any number of receivers.
+    keeps_receipts: bool,
     /// The last one of each receiver that has ended.
     pub(super) receipts: BTreeMap<ReceiverId, SignedReceipt>,
 }
 
 impl Stand {
-    /// Of a session whose blocks take this path.
-    pub(super) fn new(path: DataPath) -> Self {
-        Self { roster: Roster::new(path), ..Self::default() }
+    /// Of a session that is planned so.
+    pub(super) fn new(plan: &SendPlan) -> Self {
+        let keeps_receipts = matches!(plan.payload, Payload::Files(_));
+        Self { roster: Roster::new(plan.path), keeps_receipts, ..Self::default() }
     }
 
     /// No more products have room: the session ends with what is there. A program to which it belongs opens the next one.
@@ -117,9 +122,14 @@ impl Stand {
     }
 
     /// Takes a receipt; whether its receiver has ended with it.
-    fn receipt(&mut self, from: ReceiverId, receipt: Receipt, proof: SignedReceipt) -> bool {
+    fn receipt(&mut self, from: ReceiverId, mut receipt: Receipt, proof: SignedReceipt) -> bool {
+        if !self.keeps_receipts {
+            // The report tells the first, and how many, which is a field of its own.
+            receipt.failures.truncate(1);
+            receipt.failures.shrink_to_fit();
+        }
         let ended = self.roster.receipt(from, receipt);
-        if ended {
+        if ended && self.keeps_receipts {
             self.receipts.insert(from, proof);
         }
         ended
@@ -476,11 +486,10 @@ impl Endpoint {
 
 #[cfg(test)]
 mod tests {
-    use super::super::roster::LISTEN_TIME_MAX;
-    use super::super::roster::Newcomer;
     use super::super::roster::tests::{last_receipt, newcomer};
+    use super::super::roster::{LISTEN_TIME_MAX, Newcomer, Stage};
     use super::{Stand, first_block};
-    use downpour_transport::control::InstanceId;
+    use downpour_transport::control::{InstanceId, ObjectFailure, Receipt};
     use downpour_transport::identity::Identity;
     use std::time::Instant;
 
@@ -518,7 +527,8 @@ mod tests {
 
     #[test]
     fn of_each_receiver_one_receipt_is_kept_and_none_of_who_has_come_back() {
-        let (node, mut stand) = (Identity::generate(), Stand::default());
+        let node = Identity::generate();
+        let mut stand = Stand { keeps_receipts: true, ..Stand::default() };
         let who = || Newcomer {
             name: "a".to_owned(),
             node: node.public_key(),
@@ -539,5 +549,25 @@ mod tests {
         let proof = late.clone().sign(&node);
         assert!(!stand.receipt(first, late, proof), "it is here under another number");
         assert!(stand.receipts.is_empty());
+    }
+
+    #[test]
+    fn of_receipts_that_nobody_asks_for_only_what_the_report_says_is_kept() {
+        for keeps_receipts in [false, true] {
+            let mut stand = Stand { keeps_receipts, ..Stand::default() };
+            let (id, _) = stand.join(newcomer("a", 1));
+            let failure = |object| ObjectFailure { object, reason: "it differs".to_owned() };
+            let failures = (0..4000).map(failure).collect();
+            let receipt = Receipt { failures, ..last_receipt(id, 5000) };
+            let proof = receipt.clone().sign(&Identity::generate());
+            assert!(stand.receipt(id, receipt, proof));
+            let (failures, receipts) = if keeps_receipts { (4000, 1) } else { (1, 0) };
+            assert_eq!(stand.receipts.len(), receipts);
+            let member = stand.roster.find(id).unwrap();
+            let why = "5000 failures, the first: it differs".to_owned();
+            assert_eq!(member.stage, Stage::Failed(why));
+            let kept = member.receipt.as_ref().unwrap();
+            assert_eq!((kept.objects_failed, kept.failures.capacity()), (5000, failures));
+        }
     }
 }

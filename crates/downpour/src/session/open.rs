@@ -543,7 +543,7 @@ fn spawn_driver(
         Load::Products { .. } | Load::Content(_) => None,
     };
     let shared = Arc::new(Shared {
-        stand: Mutex::new(Stand::new(plan.path)),
+        stand: Mutex::new(Stand::new(plan)),
         pulled_end: AtomicU64::new(0),
         round_trip: AtomicU64::new(0),
         changed: Notify::new(),
