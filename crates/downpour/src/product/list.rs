@@ -7,7 +7,7 @@
 //!   after the session's start at which it is due.
 
 use super::frame::{META_LEN_MAX, check_name};
-use crate::object::{CHANGED, open_file, printable};
+use crate::object::{CHANGED, NO_SIZE, open_file, printable};
 use downpour_proto::Rng;
 use rustix::fs::{Access, Mode, OFlags};
 use serde::Deserialize;
@@ -68,8 +68,13 @@ impl Content {
                 if !meta.is_file() {
                     return Err(named(no_file()));
                 }
-                let at_rest = AtRest { file: file.take(meta.len()), looks: looks(&meta) };
-                Ok((meta.len(), Box::new(at_rest)))
+                let len = meta.len();
+                // Of one without any bytes one is asked for: some file systems tell no size.
+                let mut at_rest = AtRest { file: file.take(len.max(1)), looks: looks(&meta) };
+                if len == 0 && at_rest.read(&mut [0]).map_err(named)? > 0 {
+                    return Err(named(io::Error::other(NO_SIZE)));
+                }
+                Ok((len, Box::new(at_rest)))
             }
             Self::Exactly(path, size) => {
                 let file = open_file(path)?.ok_or_else(no_file)?;
@@ -299,7 +304,7 @@ fn parse(text: &str) -> Result<Listed, String> {
 
 #[cfg(test)]
 mod tests {
-    use super::{CHANGED, Content, List, Listed, MadeBytes};
+    use super::{CHANGED, Content, List, Listed, MadeBytes, NO_SIZE};
     use rustix::fs::{CWD, FileType, Mode, mknodat};
     use std::fs::{File, OpenOptions};
     use std::io::{Read, Write as _};
@@ -346,6 +351,16 @@ mod tests {
         mknodat(CWD, &pipe, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
         let error = Content::File(pipe.clone()).open().err().unwrap();
         assert_eq!(error.to_string(), format!("{}: not a regular file", pipe.display()));
+    }
+
+    #[test]
+    fn a_file_whose_file_system_tells_no_size_is_refused_and_an_empty_one_is_empty() {
+        let path = PathBuf::from("/proc/self/status");
+        let error = Content::File(path).open().err().unwrap();
+        assert_eq!(error.to_string(), format!("/proc/self/status: {NO_SIZE}"));
+        let empty = tempfile::NamedTempFile::new().unwrap();
+        let (len, bytes) = Content::File(empty.path().to_owned()).open().unwrap();
+        assert_eq!((len, std::io::read_to_string(bytes).unwrap()), (0, String::new()));
     }
 
     #[test]

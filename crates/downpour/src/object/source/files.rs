@@ -19,7 +19,7 @@ use std::sync::{Arc, Mutex};
 pub(crate) const CHANGED: &str = "changed while being sent: send it again when it is at rest";
 
 /// The same of a file whose size was told as 0.
-const NO_SIZE: &str =
+pub(crate) const NO_SIZE: &str =
     "its file system tells no size of it: send what comes out of it by `send - <`";
 
 /// Read and hashed at a time, while it is in the processor's cache.

@@ -25,7 +25,7 @@ mod record;
 mod stream;
 
 pub use ahead::{Ahead, Section};
-pub(crate) use files::CHANGED;
+pub(crate) use files::{CHANGED, NO_SIZE};
 
 use super::layout::Piece;
 use super::scan::Scan;
