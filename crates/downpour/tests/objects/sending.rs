@@ -114,13 +114,13 @@ fn a_withdrawal_that_comes_before_the_manifest_is_remembered() {
 #[test]
 fn a_file_without_data_that_has_some_by_now_is_withdrawn_and_replaces_nothing() {
     let (_dir, a, b) = pair();
-    let names = ["empty", "gone", "good", "hole", "late", "lock", "still", "swept"];
-    for name in names {
+    let holes = ["hole", "image", "image2", "image3", "swept"];
+    let names = [&["empty", "gone", "good"][..], &holes, &["late", "lock", "still"]].concat();
+    for name in &names {
         write(a.join(name), b"");
     }
     write(a.join("good"), b"good");
-    sparse(&a.join("hole"), 3 << 20, &[]);
-    sparse(&a.join("swept"), 3 << 20, &[]);
+    holes.iter().for_each(|hole| sparse(&a.join(hole), 3 << 20, &[]));
     write(b.join("hole"), b"what came before");
     let mut paths = contents(&a);
     paths.push("/proc/self/status".into());
@@ -144,16 +144,23 @@ fn a_file_without_data_that_has_some_by_now_is_withdrawn_and_replaces_nothing() 
     receiver.carry(&sender, sender.order());
     assert_eq!(receiver.failures().into_keys().collect::<Vec<_>>(), all);
     assert_eq!(fs::read(b.join("hole")).unwrap(), b"what came before");
-    let left: Vec<_> = names.into_iter().filter(|name| b.join(name).exists()).collect();
-    assert_eq!(left, ["good", "hole", "late", "lock", "still", "swept"]);
-    // What holds data by now is told; that one is gone or was touched costs nobody anything.
+    assert!(names.iter().all(|name| b.join(name).exists() != ["empty", "gone"].contains(name)));
+    // What holds data by now is told; that one is gone, another one, or was touched costs nobody anything.
+    let open = |name| fs::File::options().write(true).open(a.join(name)).unwrap();
     write(a.join("late"), b"a,b,c");
+    open("image").write_at(&[1], 2 << 20).unwrap();
+    open("image2").set_len(4 << 20).unwrap();
     fs::remove_file(a.join("lock")).unwrap();
-    let touched = fs::File::options().write(true).open(a.join("still")).unwrap();
-    touched.set_modified(std::time::SystemTime::now() + std::time::Duration::from_secs(9)).unwrap();
+    write(a.join("new"), b"of a new one");
+    fs::rename(a.join("new"), a.join("image3")).unwrap();
+    for touched in ["still", "swept"] {
+        let time = std::time::SystemTime::now() + std::time::Duration::from_secs(9);
+        open(touched).set_modified(time).unwrap();
+    }
     sender.source.look_at_empty(true);
     let more = sender.withdrawn.lock().unwrap().split_off(told.len());
-    assert_eq!(more.iter().map(|w| w.path.as_str()).collect::<Vec<_>>(), ["late"]);
+    let more: Vec<_> = more.iter().map(|w| w.path.as_str()).collect();
+    assert_eq!(more, ["image", "image2", "late"]);
 }
 
 #[test]

@@ -7,7 +7,7 @@ use crate::object::layout::{Group, Piece};
 use crate::object::limits::OPEN_FILES_MAX;
 use crate::object::scan::{Fingerprint, Origin, explain, file_flags, mtime};
 use crate::object::tree::{EntryId, Tree};
-use rustix::fs::{Advice, CWD, Mode};
+use rustix::fs::{Advice, CWD, Mode, SeekFrom};
 use rustix::io::Errno;
 use std::collections::HashMap;
 use std::num::NonZeroU64;
@@ -112,21 +112,31 @@ impl Files {
     /// Whether a file that held no data is still as it was; when it `has_gone` to receivers, whether it holds none still, if it is
     /// there. An error is a reason to withdraw it.
     pub(super) fn look_at_empty(&self, entry: u32, has_gone: bool) -> Result<(), String> {
-        let fd = match self.open(entry) {
-            Err(_) if has_gone => return Ok(()),
-            opened => opened?,
-        };
+        if has_gone {
+            return match self.holds_data(entry) {
+                Ok(true) => Err(CHANGED.into()),
+                Ok(false) | Err(_) => Ok(()),
+            };
+        }
+        let fd = self.open(entry)?;
+        self.look(entry, &fd)?;
         // A hole that is written to has another modification time.
         let is_hole = self.tree.file_size(EntryId(entry)) != Some(0);
-        if is_hole || !has_gone {
-            self.look(entry, &fd)?;
-        }
         match if is_hole { Ok(0) } else { rustix::io::pread(&fd, &mut [0; 1], 0) } {
             Ok(0) => Ok(()),
-            Ok(_) => Err(if has_gone { CHANGED } else { NO_SIZE }.into()),
-            Err(_) if has_gone => Ok(()),
+            Ok(_) => Err(NO_SIZE.into()),
             Err(error) => Err(format!("cannot be read: {}", explain(error))),
         }
+    }
+
+    /// Whether a file without data has some by now, or another size. One that has taken its name is not that file.
+    fn holds_data(&self, entry: u32) -> Result<bool, String> {
+        let fd = self.open(entry)?;
+        let stat = rustix::fs::fstat(&fd).map_err(explain)?;
+        let (seen, known) = (Fingerprint::of(&stat), self.origin.fingerprints[entry as usize]);
+        let has_grown = Some(stat.st_size as u64) != self.tree.file_size(EntryId(entry));
+        let has_data = has_grown || rustix::fs::seek(&fd, SeekFrom::Data(0)).is_ok();
+        Ok((seen.dev, seen.ino) == (known.dev, known.ino) && has_data)
     }
 
     fn open(&self, entry: u32) -> Result<Arc<OwnedFd>, String> {
