@@ -92,14 +92,15 @@ fn arrives(geometry: Geometry, seed: Option<u64>) {
     unlock(&b);
 }
 
-/// Sends `paths` to `out`, made before by the receiver if `exists`; what the folder looks like then.
-fn target_after(paths: &[PathBuf], out: &Path, exists: bool) -> (u32, i64, i64) {
+/// Sends `paths` to a folder, made before by the receiver if `exists`; what it looks like then.
+fn target_after(paths: &[PathBuf], options: FolderOptions, exists: bool) -> (u32, i64, i64) {
+    let out = options.out.clone();
     if exists {
-        fs::create_dir(out).unwrap();
-        fs::set_permissions(out, Permissions::from_mode(0o700)).unwrap();
+        fs::create_dir(&out).unwrap();
+        fs::set_permissions(&out, Permissions::from_mode(0o700)).unwrap();
     }
     let sender = Sender::new(paths, SMALL);
-    let mut receiver = sender.to_folder(out);
+    let mut receiver = sender.receiver(Destination::Folder(options));
     receiver.carry(&sender, sender.order());
     assert_eq!(receiver.summary().failed, []);
     let meta = fs::metadata(out).unwrap();
@@ -107,7 +108,7 @@ fn target_after(paths: &[PathBuf], out: &Path, exists: bool) -> (u32, i64, i64) 
 }
 
 /// As with `rsync -a`, whether the target is there or not: contents bring their folder's mode and time, those
-/// of the first folder if there are several; a folder sent by its name brings none.
+/// of the first folder if there are several; a folder sent by its name brings none. Who keeps folders as they are keeps that one.
 #[test]
 fn the_target_becomes_as_the_folder_whose_contents_are_sent() {
     let (dir, a, _) = pair();
@@ -130,16 +131,21 @@ fn the_target_becomes_as_the_folder_whose_contents_are_sent() {
     ];
     for (number, (paths, expected)) in cases.iter().enumerate() {
         for exists in [false, true] {
-            let out = dir.path().join(format!("out{number}{exists}"));
-            assert_eq!(target_after(paths, &out, exists), *expected, "{paths:?} {exists}");
+            let out = FolderOptions::new(dir.path().join(format!("out{number}{exists}")));
+            assert_eq!(target_after(paths, out, exists), *expected, "{paths:?} {exists}");
         }
     }
-    let named = target_after(std::slice::from_ref(&a), &dir.path().join("named"), true);
-    assert_eq!(named.0, 0o700);
-    assert_ne!(named.1, of_a.1);
+    let out = |name: &str| FolderOptions::new(dir.path().join(name));
+    let named = target_after(std::slice::from_ref(&a), out("named"), true);
+    let kept = FolderOptions { folders: false, ..out("kept") };
+    let kept = target_after(&[slash(&a)], kept, true);
+    for (mode, secs, _) in [named, kept] {
+        assert_eq!(mode, 0o700);
+        assert_ne!(secs, of_a.1);
+    }
     fs::create_dir(dir.path().join("empty")).unwrap();
     set_mtime(&dir.path().join("empty"), 5, 6);
-    let empty = target_after(&[slash(&dir.path().join("empty"))], &dir.path().join("none"), false);
+    let empty = target_after(&[slash(&dir.path().join("empty"))], out("none"), false);
     assert_eq!((empty.1, empty.2), (5, 6), "also without entries");
 }
 

@@ -111,10 +111,10 @@ impl Placer {
         folders.iter().try_for_each(|folder| rustix::fs::syncfs(&**folder))
     }
 
-    /// The target folder's own metadata, where the tree tells them.
+    /// The target folder's own metadata, where the tree tells them and folders get theirs.
     pub(crate) fn finish_target(&self) -> Vec<String> {
         let target = self.beneath.root();
-        let root = self.beneath.tree().root();
+        let root = self.beneath.tree().root().filter(|_| self.folders);
         root.map_or_else(Vec::new, |root| self.meta.apply(target.as_fd(), &root))
     }
 

@@ -28,6 +28,9 @@ impl Agreed {
 
     /// Whether a tree holds nothing else.
     pub(super) fn check(&self, tree: &Tree) -> Result<(), String> {
+        if tree.root().is_some() {
+            return Err("the sender tells the target folder's own metadata".to_owned());
+        }
         for id in tree.ids() {
             let path = tree.path(id);
             let known = match tree.entry(id).kind {
@@ -121,6 +124,20 @@ mod tests {
         let data_end = u64::from(groups.end) * MIB as u64;
         let digests = groups.clone().map(digest).collect();
         DigestSection { groups, data_end, withdrawn: Vec::new(), digests, roots: Vec::new() }
+    }
+
+    #[test]
+    fn of_the_target_folder_itself_nothing_is_agreed() {
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join("f"), "x").unwrap();
+        let mut agreed = Agreed::default();
+        agreed.insert(b"f", 1, Digest::of(b"x"));
+        let check = |path: &str| {
+            let paths = [folder.path().join(path)];
+            agreed.check(&Scan::new(&paths, &ScanOptions::default()).unwrap().into_parts().0)
+        };
+        assert_eq!(check("f"), Ok(()));
+        assert!(check("").unwrap_err().contains("the target folder"));
     }
 
     #[test]
