@@ -91,7 +91,7 @@ pub use manifest::fuzzing;
 pub use manifest::{ManifestError, ManifestId};
 pub(crate) use place::{
     Claim, Existing, PlaceError, SingleFile, SingleTarget, Why, copy_across, free_bytes, is_locked,
-    is_plain_name, open_in, rename, rename_new,
+    is_plain_name, make_folder, open_in, rename, rename_new,
 };
 pub use place::{Obstacle, OpenError};
 pub(crate) use scan::{Fingerprint, explain, name_at_top, open_file};

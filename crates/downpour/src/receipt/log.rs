@@ -1,16 +1,20 @@
 //! The receipts that a receiving folder keeps of itself: `.downpour/receipts.ndjson`, a line of JSON each, only ever added to.
 //!
 //! One write and one sync for each batch. A crash in between may leave a last line that is torn: it is passed over and told of,
-//! and the next batch begins on a line of its own. With the files beside it a lost catalog can be made again.
+//! and the next batch begins on a line of its own. With the files beside it a lost catalog can be made again. Who may write to the
+//! receiving folder may put a link there: none is followed to write.
 
 use super::SignedFileReceipt;
-use std::fs::{DirBuilder, File, OpenOptions};
+use crate::object::{STAGING_NAME, make_folder, open_in};
+use rustix::fs::{Mode, OFlags};
+use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 /// Where the receipts are, below a receiving folder.
 pub const RECEIPT_LOG: &str = ".downpour/receipts.ndjson";
+/// The same in the folder `.downpour`.
+const NAME: &[u8] = b"receipts.ndjson";
 /// Longest line that is read. A receipt's longest, every byte escaped, stays below.
 pub const READ_LINE_MAX: u64 = 64 << 10;
 
@@ -39,19 +43,20 @@ pub struct ReceiptLog {
 }
 
 impl ReceiptLog {
-    /// Opens the log of `folder`, makes it if there is none.
+    /// Opens the log of `folder`, which is there; makes it if there is none.
     pub fn open(folder: &Path) -> Result<Self, LogError> {
         let path = folder.join(RECEIPT_LOG);
         let open = || -> io::Result<File> {
-            let parent = path.parent().unwrap_or(folder);
-            DirBuilder::new().recursive(true).mode(0o700).create(parent)?;
-            let mut options = OpenOptions::new();
-            options.read(true).append(true).create(true).mode(0o600);
-            let mut file = options.open(&path)?;
+            let folder = File::open(folder)?;
+            make_folder(&folder, STAGING_NAME)?;
+            let flags = OFlags::RDONLY | OFlags::DIRECTORY;
+            let parent = File::from(open_in(&folder, STAGING_NAME, flags, Mode::empty())?);
+            let flags = OFlags::RDWR | OFlags::APPEND | OFlags::CREATE;
+            let mut file = File::from(open_in(&parent, NAME, flags, Mode::RUSR | Mode::WUSR)?);
             if file.metadata()?.len() == 0 {
                 // The name must outlive a crash as the lines do.
-                File::open(parent)?.sync_all()?;
-                File::open(folder)?.sync_all()?;
+                parent.sync_all()?;
+                folder.sync_all()?;
             } else {
                 file.seek(SeekFrom::End(-1))?;
                 let mut last = [0];
@@ -164,6 +169,7 @@ mod tests {
     use downpour_transport::identity::Identity;
     use std::fs::{self, OpenOptions};
     use std::io::Write;
+    use std::os::unix::fs::symlink;
 
     #[test]
     fn batches_are_added_and_a_torn_line_costs_itself_alone() {
@@ -185,6 +191,22 @@ mod tests {
         let lines = read();
         assert!(matches!(lines[3], Line::Bad { number: 4, .. }), "{lines:?}");
         assert_eq!(lines[4], line(5));
+    }
+
+    #[test]
+    fn no_link_is_followed_to_add_to_a_log() {
+        let dir = tempfile::tempdir().unwrap();
+        let [folder, own, other] = ["f", "f/.downpour", "other"].map(|name| dir.path().join(name));
+        fs::create_dir_all(&own).unwrap();
+        fs::create_dir(&other).unwrap();
+        fs::write(other.join("file"), "precious").unwrap();
+        symlink("../../other/file", own.join("receipts.ndjson")).unwrap();
+        assert!(ReceiptLog::open(&folder).is_err());
+        fs::remove_dir_all(&own).unwrap();
+        symlink("../other", &own).unwrap();
+        assert!(ReceiptLog::open(&folder).is_err());
+        assert_eq!(fs::read(other.join("file")).unwrap(), b"precious");
+        assert_eq!(fs::read_dir(&other).unwrap().count(), 1);
     }
 
     #[test]

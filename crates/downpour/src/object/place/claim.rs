@@ -144,16 +144,10 @@ impl Claim {
         lane: Option<&str>,
         mode: Option<Mode>,
     ) -> Result<(OwnedFd, OwnedFd), Errno> {
-        let mut folder = open_in(out, STAGING_NAME, FOLDER_FLAGS, Mode::empty())?;
+        let mut folder = open_own(out, STAGING_NAME)?;
         if let Some(lane) = lane {
             make_folder(&folder, lane.as_bytes())?;
-            folder = open_in(&folder, lane.as_bytes(), FOLDER_FLAGS, Mode::empty())?;
-        }
-        // Who can write there could swap what has been verified for what has not.
-        let stat = rustix::fs::fstat(&folder)?;
-        let ours = stat.st_uid == rustix::process::geteuid().as_raw();
-        if !ours || stat.st_mode & 0o022 != 0 {
-            return Err(Errno::PERM);
+            folder = open_own(&folder, lane.as_bytes())?;
         }
         keep_mode(&folder, mode)?;
         let lock = open_in(&folder, LOCK, OFlags::RDWR | OFlags::CREATE, PRIVATE_FILE)?;
@@ -285,11 +279,19 @@ pub(crate) fn is_locked(path: &Path) -> bool {
 }
 
 /// Makes a folder that only this user may use, unless it is there.
-pub(super) fn make_folder(at: impl AsFd, name: &[u8]) -> Result<(), Errno> {
+pub(crate) fn make_folder(at: impl AsFd, name: &[u8]) -> Result<(), Errno> {
     match rustix::fs::mkdirat(at.as_fd(), name, Mode::RWXU) {
         Err(Errno::EXIST) => Ok(()),
         other => other,
     }
+}
+
+/// Opens such a folder. Who else can write there could swap what has been verified for what has not.
+fn open_own(at: &OwnedFd, name: &[u8]) -> Result<OwnedFd, Errno> {
+    let folder = open_in(at, name, FOLDER_FLAGS, Mode::empty())?;
+    let stat = rustix::fs::fstat(&folder)?;
+    let is_ours = stat.st_uid == rustix::process::geteuid().as_raw();
+    if is_ours && stat.st_mode & 0o022 == 0 { Ok(folder) } else { Err(Errno::PERM) }
 }
 
 #[cfg(test)]
@@ -299,6 +301,22 @@ mod tests {
     use std::fs::{self, Permissions};
     use std::os::unix::fs::{PermissionsExt as _, chown};
     use std::thread;
+
+    #[test]
+    fn where_others_may_write_to_our_folder_no_lane_is_made_in_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let own = dir.path().join(".downpour");
+        fs::create_dir(&own).unwrap();
+        let open = |mode| {
+            fs::set_permissions(&own, Permissions::from_mode(mode)).unwrap();
+            Claim::open(dir.path(), Some("lane-0")).map(drop).map_err(|error| error.to_string())
+        };
+        for mode in [0o777, 0o770] {
+            assert!(open(mode).unwrap_err().contains("others may write to its folder .downpour"));
+        }
+        assert!(!own.join("lane-0").exists());
+        assert_eq!(open(0o700), Ok(()));
+    }
 
     #[test]
     fn a_read_only_target_gets_its_mode_back_whoever_was_killed_or_came_at_the_same_time() {

@@ -28,7 +28,7 @@ mod staging;
 pub(crate) use across::copy_across;
 pub(crate) use beneath::{Beneath, open_in};
 pub use claim::OpenError;
-pub(crate) use claim::{Claim, is_locked};
+pub(crate) use claim::{Claim, is_locked, make_folder};
 pub(crate) use finish::{Finish, Notices};
 pub(crate) use meta::MetaPolicy;
 pub(crate) use put::{
