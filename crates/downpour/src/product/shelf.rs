@@ -6,7 +6,8 @@
 //!    name (a newer product replaces an older one of that name that this receiver has placed or verified), and a line is logged. A
 //!    file of a site goes to its path instead, where nothing is replaced, and the `clerk` is told. At a site the clerk says with
 //!    its head where it goes; nothing is kept of what is refused there.
-//! 4. When it does not, all blocks of that frame are forgotten and come again by pull (`docs/protocol.md#PROD-6`). So does
+//! 4. When it does not, all blocks of that frame are forgotten and come again by pull (`docs/protocol.md#PROD-6`); also when it goes on
+//!    where a block tells that the next one begins, or past the end, as nothing proves its size before its seal. So does
 //!    the block in which the last frame has ended, when what comes does not follow it: a false one may end too early.
 //! 5. When all has come the folder is synced, once, and then that is told: a receipt follows. At a site the clerk does that,
 //!    for each word.
@@ -137,8 +138,8 @@ struct State {
     reading: Reading,
     /// Where the frame that is being read begins: block and place.
     began: (u32, usize),
-    /// The frame at this place has been false before.
-    doubted: Option<(u32, usize)>,
+    /// The frame at this place has been false before, in blocks below the second.
+    doubted: Option<((u32, usize), u32)>,
     /// The block in which the last frame has ended, if the next one must follow it.
     ended: Option<u32>,
     /// The last block that came again because what followed it did not fit.
@@ -223,7 +224,8 @@ impl Shelf {
         {
             let mut state = self.lock();
             state.end = Some(end);
-            state.complete(&mut events);
+            let again = state.complete(&mut events);
+            events.extend(forgotten(again, None));
         }
         self.tell(events);
     }
@@ -314,7 +316,7 @@ impl Shelf {
             if number < state.next {
                 return Accepted::Kept;
             }
-            let doubted = if number == state.next {
+            let mut doubted = if number == state.next {
                 self.read_on(&mut state, came, &mut events)
             } else {
                 state.keep(number, came, self.config.memory);
@@ -325,15 +327,12 @@ impl Shelf {
                 let blocks = gone.iter().flatten().filter_map(BlockId::data);
                 events.extend(blocks.map(|block| StoreEvent::Forgotten { block, poisoned: false }));
             }
-            state.complete(&mut events);
+            if doubted.is_empty() {
+                doubted = state.complete(&mut events);
+            }
             self.progress.bytes.store(state.bytes(), Ordering::Relaxed);
             self.progress.needed_from.store(state.needed_from(), Ordering::Relaxed);
-            let others = doubted.clone().filter(|other| *other != number);
-            events.extend(others.filter_map(BlockId::data).map(|block| {
-                // Which of them is false cannot be told: one counts.
-                let poisoned = !doubted.contains(&number) && block.number() + 1 == doubted.end;
-                StoreEvent::Forgotten { block, poisoned }
-            }));
+            events.extend(forgotten(doubted.clone(), Some(number)));
             match state.failed {
                 true => Accepted::Failed,
                 false if doubted.contains(&number) && bytes.is_some() => Accepted::False,
@@ -381,7 +380,7 @@ impl Shelf {
                 state.failed = true;
                 events.push(StoreEvent::Failed(failure));
             }
-            Step::False => return state.doubt(events),
+            Step::False => return state.doubt(state.next + 1, events),
         }
         0..0
     }
@@ -398,7 +397,7 @@ impl Shelf {
             state.began = (state.next, 0);
         }
         let Some((frames, first)) = open_block(block) else { return Step::False };
-        let mut at = 0;
+        let (mut at, mut has_begun) = (0, false);
         if !state.in_step {
             let Some(first) = first else { return Step::Done };
             (at, state.in_step) = (first, true);
@@ -410,7 +409,10 @@ impl Shelf {
         while at < frames.len() {
             if matches!(state.reading, Reading::Nothing) {
                 state.began = (state.next, at);
-                state.reading = Reading::Head(Vec::new());
+                if !has_begun && first != Some(at) {
+                    return Step::False;
+                }
+                (state.reading, has_begun) = (Reading::Head(Vec::new()), true);
             }
             let rest = &frames[at..];
             let taken = match std::mem::replace(&mut state.reading, Reading::Nothing) {
@@ -439,7 +441,8 @@ impl Shelf {
             }
             at += taken;
         }
-        Step::Done
+        // What goes on through a block in which another frame begins is longer than it was sent, or the block is false.
+        if has_begun == first.is_some() { Step::Done } else { Step::False }
     }
 
     /// Returns what was taken of `rest`; 0 when it cannot be a head.
@@ -610,30 +613,30 @@ impl State {
         }
     }
 
-    /// The frame that is being read is false: its blocks are to come again, as the sender has them. If they have, and
-    /// it is false still, it is given up. Returns the blocks.
-    fn doubt(&mut self, events: &mut Vec<StoreEvent>) -> Range<u32> {
-        let last = self.next;
+    /// The frame that is being read is false: its blocks, below `end`, are to come again, as the sender has them. If they have,
+    /// and it is false still, it is given up. Returns the blocks.
+    fn doubt(&mut self, end: u32, events: &mut Vec<StoreEvent>) -> Range<u32> {
         self.reading = Reading::Nothing;
-        if self.doubted == Some(self.began) {
+        if self.doubted.is_some_and(|(began, until)| began == self.began && end <= until) {
             let path = format!("a product in block {}", self.began.0);
             let reason = "its bytes are not what the publisher signed".to_owned();
             self.fail(path, reason, events);
             (self.in_step, self.doubted, self.ended) = (false, None, None);
-            self.next = last + 1;
+            self.next = end;
             return 0..0;
         }
-        self.doubted = Some(self.began);
+        self.doubted = Some((self.began, end));
         // Where it begins was told by blocks that may be false: it is looked for anew, past what was given on.
         (self.next, self.in_step) = (self.began.0, false);
-        self.next..last + 1
+        self.next..end
     }
 
     /// What comes now does not follow the last frame: the block in which that has ended may be false, though all that was
     /// read of it was right. Once: what does not follow then is the sender's. Returns whether that is what is doubted.
     fn suspect(&mut self) -> bool {
         let is_new = |block: &u32| {
-            self.suspected < Some(*block) && self.doubted.is_none_or(|(from, _)| from != *block)
+            self.suspected < Some(*block)
+                && self.doubted.is_none_or(|((from, _), _)| from != *block)
         };
         let Some(block) = self.ended.filter(is_new) else { return false };
         (self.suspected, self.began) = (Some(block), (block, 0));
@@ -687,14 +690,33 @@ impl State {
         self.fail(missed, reason, events);
     }
 
-    /// Says so once, when all has come.
-    fn complete(&mut self, events: &mut Vec<StoreEvent>) {
-        let is_over = !self.failed && self.end.is_some_and(|end| self.next >= end);
-        if is_over && !std::mem::replace(&mut self.over, true) {
+    /// Says so once, when all has come. Returns the blocks of a frame that goes on past the end.
+    fn complete(&mut self, events: &mut Vec<StoreEvent>) -> Range<u32> {
+        let mut again = 0..0;
+        if self.failed || self.over || self.end.is_none_or(|end| self.next < end) {
+            return again;
+        }
+        if !matches!(self.reading, Reading::Nothing) {
+            again = self.doubt(self.next, events);
+        }
+        if again.is_empty() {
+            self.over = true;
             self.count_missed(None, events);
             events.push(StoreEvent::Complete(self.summary.clone()));
         }
+        again
     }
+}
+
+/// That these blocks are to come again, but for the one that has just `come`.
+fn forgotten(again: Range<u32>, come: Option<u32>) -> impl Iterator<Item = StoreEvent> {
+    let others = again.clone().filter(move |other| Some(*other) != come);
+    others.filter_map(BlockId::data).map(move |block| {
+        // Which of them is false cannot be told: one counts.
+        let one_counts = come.is_some_and(|come| again.contains(&come));
+        let poisoned = !one_counts && block.number() + 1 == again.end;
+        StoreEvent::Forgotten { block, poisoned }
+    })
 }
 
 impl Drop for Shelf {

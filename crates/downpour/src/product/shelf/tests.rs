@@ -310,18 +310,19 @@ fn give(world: &World, forged: &[Vec<u8>], from: usize, right: &[Vec<u8>]) {
     let mut again: Vec<usize> = (from..forged.len())
         .filter(|number| world.accept(*number, &forged[*number]) == Accepted::False)
         .collect();
-    let mut told = 0;
+    let (mut told, mut is_over) = (0, false);
     loop {
         let forgotten = world.forgotten();
         again.extend(forgotten[told..].iter().map(|number| *number as usize));
         told = forgotten.len();
-        if again.is_empty() {
-            break;
-        }
         let now = std::mem::take(&mut again);
+        if now.is_empty() && std::mem::replace(&mut is_over, true) {
+            break;
+        } else if now.is_empty() {
+            world.shelf.finished(right.len() as u32);
+        }
         again.extend(now.into_iter().filter(|n| world.accept(*n, &right[*n]) == Accepted::False));
     }
-    world.shelf.finished(right.len() as u32);
 }
 
 /// How many bytes of frames a block has, and where the first begins, as who has the group's key may tell them.
@@ -334,16 +335,48 @@ fn forge(block: &mut [u8], used: Option<usize>, first: Option<u32>) {
     }
 }
 
+/// A product's head, if it had this size.
+fn head(number: usize, size: u64) -> Vec<u8> {
+    let (name, meta) = (format!("p{number}"), String::new());
+    Head { number: number as u64, inserted_ns: 0, size, name, meta }.emit()
+}
+
+fn frame_len(number: usize) -> usize {
+    head(number, SIZES[number] as u64).len() + SIZES[number] + SEAL_LEN
+}
+
+// docs/protocol.md#PROD-6: who has the group's key may also say that a product is longer than all that comes.
+#[test]
+fn a_size_that_is_false_costs_no_product() {
+    let publisher = Arc::new(Identity::generate());
+    let blocks = blocks(Arc::clone(&publisher), &SIZES);
+    let (end, last) = (blocks.len() as u32, blocks.len() - 2);
+    for (number, block, at) in [(2, 1, 0), (6, last, frame_len(5))] {
+        for size in [6_000, 1 << 50] {
+            let (head, mut forged) = (head(number, size), blocks.clone());
+            forged[block][8 + at..][..head.len()].copy_from_slice(&head);
+            for ends_first in [false, true] {
+                let world = World::new(&publisher, 0, None);
+                if ends_first {
+                    world.shelf.finished(end);
+                }
+                give(&world, &forged, 0, &blocks);
+                let of = (number, size, ends_first);
+                assert_eq!((world.shelf.summary().complete, failed(&world)), (7, vec![]), "{of:?}");
+            }
+        }
+    }
+    // The sender's own.
+    let world = World::new(&publisher, 0, None);
+    give(&world, &blocks[..=last], 0, &blocks[..=last]);
+    assert_eq!((world.shelf.summary().complete, failed(&world).len()), (6, 1));
+    assert!(matches!(world.over.recv().unwrap(), StoreEvent::Complete(_)));
+}
+
 #[test]
 fn a_block_that_ends_too_early_comes_again_though_all_that_it_holds_is_right() {
     let publisher = Arc::new(Identity::generate());
     let blocks = blocks(Arc::clone(&publisher), &SIZES);
-    let frame_len = |number: usize| {
-        let name = format!("p{number}");
-        let (size, meta) = (SIZES[number] as u64, String::new());
-        let head = Head { number: number as u64, inserted_ns: 0, size, name, meta };
-        head.emit().len() + SIZES[number] + SEAL_LEN
-    };
     // The second product lies in the first block. The last one begins in the last block but one, after the one before.
     let last = blocks.len() - 2;
     let forgeries = [
@@ -364,6 +397,14 @@ fn a_block_that_ends_too_early_comes_again_though_all_that_it_holds_is_right() {
         let of = (number, used, first);
         assert_eq!((summary.complete, failed(&world)), (7, Vec::new()), "{of:?}");
     }
+    // Two of one product.
+    let mut forged = blocks.clone();
+    for number in [2, 4] {
+        forge(&mut forged[number], None, Some(7));
+    }
+    let world = World::new(&publisher, 0, None);
+    give(&world, &forged, 0, &blocks);
+    assert_eq!((world.shelf.summary().complete, failed(&world)), (7, Vec::new()));
     let mut forged = blocks.clone();
     forge(&mut forged[6], None, Some(3));
     let late = World::new(&publisher, 2, None);
