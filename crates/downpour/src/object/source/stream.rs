@@ -7,6 +7,7 @@
 use super::files::read_exact_at;
 use super::{Content, ContentSource, SourceError, failed, lock};
 use crate::object::limits::GROUP_LEN;
+use crate::object::place::write_all_at;
 use crate::object::scan::{Fingerprint, Scan, explain};
 use crate::object::tree::Mtime;
 use downpour_proto::Geometry;
@@ -118,25 +119,13 @@ impl Stream {
         }
         group.truncate(len);
         if let Some(folder) = &self.spool {
-            self.write(&group, *taken).map_err(|error| {
+            write_all_at(&self.again, &group, *taken).map_err(|error| {
                 let (path, error) = (folder.display(), explain(error));
                 failed(format!("spooling the input in {path}: {error}; name another folder"))
             })?;
         }
         *taken += len as u64;
         Ok(group)
-    }
-
-    fn write(&self, mut bytes: &[u8], mut at: u64) -> Result<(), Errno> {
-        while !bytes.is_empty() {
-            let len = match rustix::io::pwrite(&self.again, bytes, at) {
-                Err(Errno::INTR) => 0,
-                other => other?,
-            };
-            bytes = &bytes[len..];
-            at += len as u64;
-        }
-        Ok(())
     }
 }
 
