@@ -23,7 +23,7 @@ use std::ffi::OsStr;
 use std::fmt;
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
@@ -158,18 +158,7 @@ impl Origin {
 impl Scan {
     /// Walks `paths`.
     pub fn new(paths: &[PathBuf], options: &ScanOptions) -> Result<Self, ScanError> {
-        let mut walk = Walk {
-            builder: TreeBuilder::new(),
-            origin: Origin::default(),
-            notices: Vec::new(),
-            problems: Vec::new(),
-            problem_count: 0,
-            links: HashMap::new(),
-            options,
-        };
-        if options.xattrs {
-            walk.builder.set_has_xattrs();
-        }
+        let mut walk = Walk::new(options);
         let tops = walk.tops(paths)?;
         for top in tops {
             let first = walk.builder.tree().len();
@@ -227,7 +216,23 @@ struct Walk<'a> {
     options: &'a ScanOptions,
 }
 
-impl Walk<'_> {
+impl<'a> Walk<'a> {
+    fn new(options: &'a ScanOptions) -> Self {
+        let mut builder = TreeBuilder::new();
+        if options.xattrs {
+            builder.set_has_xattrs();
+        }
+        Self {
+            builder,
+            origin: Origin::default(),
+            notices: Vec::new(),
+            problems: Vec::new(),
+            problem_count: 0,
+            links: HashMap::new(),
+            options,
+        }
+    }
+
     fn finish(self) -> Result<Scan, ScanError> {
         if self.problem_count > 0 {
             return Err(ScanError::Unreadable {
@@ -263,12 +268,13 @@ impl Walk<'_> {
                 continue;
             }
             let listed = open_folder(CWD, path, OFlags::empty())
-                .and_then(|fd| Ok((rustix::fs::fstat(&fd)?, names(&fd)?)));
-            let listed =
-                listed.map_err(explain).and_then(|listed| Ok((listed, self.xattrs(path)?)));
+                .and_then(|fd| Ok((rustix::fs::fstat(&fd)?, names(&fd)?, fd)));
+            let listed = listed.map_err(explain).and_then(|(stat, names, fd)| {
+                Ok((stat, names, self.xattrs(fd.as_fd(), Path::new("."))?))
+            });
             match listed {
                 Err(reason) => self.problem(path, reason),
-                Ok(((stat, names), xattrs)) => {
+                Ok((stat, names, xattrs)) => {
                     if self.builder.tree().root().is_none() {
                         let meta = self.meta(path, &stat, false);
                         self.builder.set_root(meta, &xattrs).map_err(ScanError::Tree)?;
@@ -312,10 +318,11 @@ impl Walk<'_> {
                 return Ok(());
             }
         };
+        let found = Found { folder, at, name, depth, path, stat };
         match FileType::from_raw_mode(stat.st_mode) {
-            FileType::Directory => self.folder(folder, at, &Found { name, depth, path, stat }),
-            FileType::RegularFile => self.file(folder, at, &Found { name, depth, path, stat }),
-            FileType::Symlink => self.symlink(folder, at, &Found { name, depth, path, stat }),
+            FileType::Directory => self.folder(&found),
+            FileType::RegularFile => self.file(&found),
+            FileType::Symlink => self.symlink(&found),
             other => {
                 let what = special(other).unwrap_or("of an unknown kind");
                 let reason = format!("{what}, left out");
@@ -325,13 +332,8 @@ impl Walk<'_> {
         }
     }
 
-    fn folder(
-        &mut self,
-        parent: BorrowedFd<'_>,
-        at: &Path,
-        found: &Found<'_>,
-    ) -> Result<(), ScanError> {
-        let opened = open_folder(parent, at, OFlags::NOFOLLOW)
+    fn folder(&mut self, found: &Found<'_>) -> Result<(), ScanError> {
+        let opened = open_folder(found.folder, found.at, OFlags::NOFOLLOW)
             .and_then(|fd| names(&fd).map(|names| (fd, names)));
         let (fd, names) = match opened {
             Ok(opened) => opened,
@@ -350,18 +352,14 @@ impl Walk<'_> {
         Ok(())
     }
 
-    fn file(
-        &mut self,
-        folder: BorrowedFd<'_>,
-        at: &Path,
-        found: &Found<'_>,
-    ) -> Result<(), ScanError> {
+    fn file(&mut self, found: &Found<'_>) -> Result<(), ScanError> {
         let key = (found.stat.st_dev, found.stat.st_ino);
         let first = self.links.get(&key).filter(|_| found.stat.st_nlink > 1);
         if let Some(to) = first {
             return self.push(found, NewKind::HardLink { to: *to }).map(drop);
         }
-        if let Err(error) = rustix::fs::accessat(folder, at, Access::READ_OK, AtFlags::EACCESS) {
+        let (access, flags) = (Access::READ_OK, AtFlags::EACCESS);
+        if let Err(error) = rustix::fs::accessat(found.folder, found.at, access, flags) {
             self.problem(found.path, explain(error));
             return Ok(());
         }
@@ -373,7 +371,7 @@ impl Walk<'_> {
             return Ok(());
         }
         let id = self.builder.tree().len();
-        self.plain_file(folder, at, found)?;
+        self.plain_file(found)?;
         if found.stat.st_nlink > 1 && self.builder.tree().len() > id {
             self.links.insert(key, id);
         }
@@ -381,16 +379,11 @@ impl Walk<'_> {
     }
 
     /// A file by itself, whatever other names it has.
-    fn plain_file(
-        &mut self,
-        folder: BorrowedFd<'_>,
-        at: &Path,
-        found: &Found<'_>,
-    ) -> Result<(), ScanError> {
+    fn plain_file(&mut self, found: &Found<'_>) -> Result<(), ScanError> {
         let size = found.stat.st_size as u64;
         let mut extents = None;
         if (found.stat.st_blocks as u64).saturating_mul(512) < size {
-            match rustix::fs::openat(folder, at, file_flags(), Mode::empty()) {
+            match rustix::fs::openat(found.folder, found.at, file_flags(), Mode::empty()) {
                 Ok(fd) => extents = data_extents(&fd, size),
                 Err(error) => {
                     self.problem(found.path, explain(error));
@@ -402,13 +395,8 @@ impl Walk<'_> {
         self.push(found, NewKind::File { size, extents }).map(drop)
     }
 
-    fn symlink(
-        &mut self,
-        folder: BorrowedFd<'_>,
-        at: &Path,
-        found: &Found<'_>,
-    ) -> Result<(), ScanError> {
-        match rustix::fs::readlinkat(folder, at, Vec::new()) {
+    fn symlink(&mut self, found: &Found<'_>) -> Result<(), ScanError> {
+        match rustix::fs::readlinkat(found.folder, found.at, Vec::new()) {
             Ok(text) => self.push(found, NewKind::Symlink { text: text.as_bytes() }).map(drop),
             Err(error) => {
                 self.problem(found.path, explain(error));
@@ -428,7 +416,7 @@ impl Walk<'_> {
         };
         let xattrs = match hard {
             true => Vec::new(),
-            false => match self.xattrs(found.path) {
+            false => match self.xattrs(found.folder, found.at) {
                 Ok(xattrs) => xattrs,
                 Err(reason) => {
                     self.problem(found.path, reason);
@@ -453,11 +441,16 @@ impl Walk<'_> {
         Meta { mode, uid: stat.st_uid, gid: stat.st_gid, mtime: mtime(stat) }
     }
 
-    fn xattrs(&self, path: &Path) -> Result<Vec<Xattr>, String> {
+    fn xattrs(&self, folder: BorrowedFd<'_>, at: &Path) -> Result<Vec<Xattr>, String> {
         if !self.options.xattrs {
             return Ok(Vec::new());
         }
-        xattr::read(path).map_err(|error| format!("extended attributes: {error}"))
+        let mut path = at.to_owned();
+        if folder.as_raw_fd() != CWD.as_raw_fd() {
+            // No call takes a folder that is open. This leads into it, wherever it is by now.
+            path = Path::new(&format!("/proc/self/fd/{}", folder.as_raw_fd())).join(at);
+        }
+        xattr::read(&path).map_err(|error| format!("extended attributes: {error}"))
     }
 }
 
@@ -479,8 +472,12 @@ fn special_at(path: &Path) -> Option<&'static str> {
 }
 
 struct Found<'a> {
+    folder: BorrowedFd<'a>,
+    /// Relative to `folder`.
+    at: &'a Path,
     name: &'a [u8],
     depth: u32,
+    /// For messages.
     path: &'a Path,
     stat: Stat,
 }

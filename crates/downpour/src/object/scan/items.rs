@@ -7,7 +7,7 @@ use super::{Found, Scan, ScanError, ScanOptions, Walk, explain};
 use crate::object::tree::{EntryId, Meta, NewEntry, NewKind, TreeBuilder, TreeProblem};
 use rustix::fs::{AtFlags, CWD, FileType};
 use rustix::io::Errno;
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::path::PathBuf;
 
 /// Mode that a folder of a list is said to have. A receiver of files from a site ignores it.
@@ -85,15 +85,7 @@ impl Scan {
     /// Looks at the files of a list.
     pub fn items(items: &[Item]) -> Result<ItemScan, ScanError> {
         let options = ScanOptions { skip_unreadable: true, ..ScanOptions::default() };
-        let mut walk = Walk {
-            builder: TreeBuilder::new(),
-            origin: super::Origin::default(),
-            notices: Vec::new(),
-            problems: Vec::new(),
-            problem_count: 0,
-            links: HashMap::new(),
-            options: &options,
-        };
+        let mut walk = Walk::new(&options);
         let mut order: Vec<usize> = (0..items.len()).collect();
         order.sort_by(|a, b| items[*a].name.split('/').cmp(items[*b].name.split('/')));
         let mut entries = vec![Err(Skipped::NameTaken); items.len()];
@@ -138,8 +130,9 @@ impl List<'_, '_> {
         let name = item.name.rsplit('/').next().unwrap_or_default();
         let id = EntryId(self.walk.builder.tree().len());
         let depth = u32::try_from(depth).unwrap_or(u32::MAX);
-        let found = Found { name: name.as_bytes(), depth, path: &item.path, stat };
-        self.walk.plain_file(CWD, &item.path, &found)?;
+        let (name, at) = (name.as_bytes(), item.path.as_path());
+        let found = Found { folder: CWD, at, name, depth, path: at, stat };
+        self.walk.plain_file(&found)?;
         if self.walk.builder.tree().len() == id.0 {
             return Ok(Err(Skipped::Unreadable));
         }

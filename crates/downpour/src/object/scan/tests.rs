@@ -1,12 +1,13 @@
 //! Walks over real folders.
 
-use super::{Scan, ScanError, ScanOptions};
-use crate::object::tree::{Kind, Tree};
+use super::{Found, Scan, ScanError, ScanOptions, Walk};
+use crate::object::tree::{Extents, Kind, NewKind, Tree};
 use crate::skipped::not_here;
-use rustix::fs::{Mode, OFlags, Uid};
+use rustix::fs::{Mode, OFlags, Uid, XattrFlags, setxattr};
 use std::ffi::OsStr;
 use std::fs;
 use std::io::{Seek, SeekFrom, Write};
+use std::os::fd::AsFd as _;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
@@ -200,7 +201,7 @@ fn what_is_named_and_cannot_be_sent_as_it_lies_is_refused() {
 fn extended_attributes_are_taken_when_asked() {
     let dir = folder();
     let path = dir.path().join("tree/b");
-    let set = rustix::fs::setxattr(&path, "user.note", b"hi", rustix::fs::XattrFlags::empty());
+    let set = setxattr(&path, "user.note", b"hi", XattrFlags::empty());
     if set.is_err() {
         return not_here("extended_attributes_are_taken_when_asked", "this file system has none");
     }
@@ -222,25 +223,45 @@ fn data_that_touch_are_one_extent() {
     assert_eq!(extents, [(4096, 8192), (20_480, 4100)]);
 }
 
+/// As who owns the folder of a tree can do meanwhile.
+#[test]
+fn attributes_are_those_of_what_was_found_wherever_its_folder_is_by_now() {
+    let dir = folder();
+    let [tree, other] = ["tree", "other"].map(|name| dir.path().join(name));
+    fs::create_dir(&other).unwrap();
+    fs::write(other.join("b"), b"").unwrap();
+    for (path, value) in [(tree.join("b"), b"its"), (other.join("b"), b"not")] {
+        if setxattr(&path, "user.note", value, XattrFlags::empty()).is_err() {
+            let name = "attributes_are_those_of_what_was_found_wherever_its_folder_is_by_now";
+            return not_here(name, "this file system has none");
+        }
+    }
+    let options = ScanOptions { xattrs: true, ..ScanOptions::default() };
+    let (folder, walk) = (fs::File::open(&tree).unwrap(), Walk::new(&options));
+    fs::rename(&tree, dir.path().join("moved")).unwrap();
+    symlink(&other, &tree).unwrap();
+    let xattrs = walk.xattrs(folder.as_fd(), Path::new("b")).unwrap();
+    assert_eq!(xattrs[0].value, b"its");
+}
+
 #[test]
 fn what_has_attributes_that_cannot_be_read_is_a_problem_and_not_told_as_without() {
     let dir = folder();
-    let tree = dir.path().join("tree");
-    let mut at = rustix::fs::open(&tree, OFlags::DIRECTORY, Mode::empty()).unwrap();
-    // Attributes are read by the whole path, and the system takes none as long as that of the last folder.
-    let last = 4085 - (tree.as_os_str().len() + 15 * 255 + 1);
-    for len in [[254; 15].as_slice(), &[last]].concat() {
-        let name = "z".repeat(len);
-        rustix::fs::mkdirat(&at, name.as_str(), Mode::RWXU).unwrap();
-        at = rustix::fs::openat(&at, &name, OFlags::DIRECTORY, Mode::empty()).unwrap();
-    }
-    rustix::fs::mkdirat(&at, "longer-than-10", Mode::RWXU).unwrap();
-    let scan = |xattrs, skip_unreadable| {
-        Scan::new(&[tree.join("")], &ScanOptions { xattrs, skip_unreadable })
+    let path = dir.path().join("tree/b");
+    let folder = fs::File::open(dir.path().join("tree")).unwrap();
+    let stat = rustix::fs::lstat(&path).unwrap();
+    fs::remove_file(&path).unwrap();
+    let scan = |skip_unreadable| {
+        let options = ScanOptions { xattrs: true, skip_unreadable };
+        let mut walk = Walk::new(&options);
+        let (folder, at) = (folder.as_fd(), Path::new("b"));
+        let found = Found { folder, at, name: b"b", depth: 0, path: &path, stat };
+        let kind = NewKind::File { size: 3, extents: Extents::Dense };
+        assert!(!walk.push(&found, kind).unwrap());
+        walk.finish()
     };
-    let all = scan(false, false).unwrap().tree().len();
-    let refused = scan(true, false).unwrap_err().to_string();
-    assert!(refused.contains("-10: extended attributes: "), "{refused}");
-    let skipped = scan(true, true).unwrap();
-    assert_eq!((skipped.tree().len(), skipped.notices().len()), (all - 1, 1));
+    let refused = scan(false).unwrap_err().to_string();
+    assert!(refused.contains("/b: extended attributes: "), "{refused}");
+    let skipped = scan(true).unwrap();
+    assert_eq!((skipped.tree().len(), skipped.notices().len()), (0, 1));
 }
