@@ -14,6 +14,7 @@ use downpour_transport::profile::{
 };
 use downpour_transport::{Group, Interface};
 use std::fs::File;
+use std::io;
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs as _};
 use std::time::{Duration, Instant};
 
@@ -123,7 +124,7 @@ fn connect(plan: &ProfileReceivePlan) -> Result<TcpStream, Fault> {
     let until = Instant::now() + plan.join_timeout;
     loop {
         let addresses = sender.to_socket_addrs().map(Iterator::collect::<Vec<SocketAddr>>);
-        let tried = addresses.and_then(|addresses| TcpStream::connect(&addresses[..]));
+        let tried = addresses.and_then(|addresses| reach(&addresses, until));
         match tried {
             Ok(stream) => return Ok(stream),
             Err(error) if Instant::now() >= until => {
@@ -133,6 +134,19 @@ fn connect(plan: &ProfileReceivePlan) -> Result<TcpStream, Fault> {
             Err(_) => std::thread::sleep(RETRY),
         }
     }
+}
+
+/// Tries one address after the other. Where packets to one vanish the kernel would try for two minutes: each has its share of the time.
+fn reach(addresses: &[SocketAddr], until: Instant) -> io::Result<TcpStream> {
+    let mut why = io::Error::other("it has no address");
+    for (address, others) in addresses.iter().zip((1..=addresses.len() as u32).rev()) {
+        let left = until.saturating_duration_since(Instant::now()) / others;
+        match TcpStream::connect_timeout(address, left.max(RETRY)) {
+            Ok(stream) => return Ok(stream),
+            Err(error) => why = error,
+        }
+    }
+    Err(why)
 }
 
 /// What the paper's program prints, on standard output.
@@ -191,9 +205,29 @@ fn finish(
 
 #[cfg(test)]
 mod tests {
-    use super::{FileSink, Place, unheard};
+    use super::{FileSink, Place, reach, unheard};
     use crate::object::SingleTarget;
     use downpour_transport::profile::{ProductSink as _, ProfileError};
+    use std::io::ErrorKind;
+    use std::net::TcpListener;
+    use std::time::{Duration, Instant};
+
+    #[test]
+    fn a_sender_that_does_not_answer_is_tried_only_while_there_is_time() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let here = listener.local_addr().unwrap();
+        // Nobody listens there.
+        let none = "127.0.0.1:1".parse().unwrap();
+        let until = Instant::now() + Duration::from_secs(600);
+        let first = reach(&[none, here], until).unwrap();
+        assert_eq!(first.peer_addr().unwrap(), here);
+        assert_eq!(reach(&[none], until).unwrap_err().kind(), ErrorKind::ConnectionRefused);
+        // The first connection waits to be accepted: another one has no answer.
+        rustix::net::listen(&listener, 0).unwrap();
+        let late = reach(&[here], Instant::now()).unwrap_err();
+        assert_eq!(late.kind(), ErrorKind::TimedOut);
+        assert_eq!(late.raw_os_error(), None, "by our limit, not by the kernel's");
+    }
 
     #[test]
     fn a_name_that_is_taken_is_told_in_words_with_what_helps() {
