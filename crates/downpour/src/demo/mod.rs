@@ -230,28 +230,28 @@ fn held_to(plan: &DemoPlan, report: &Report) -> Rate {
     report.session.rate_limit_bps.map_or(plan.rate, Rate::from_bps)
 }
 
+/// How long that takes, what is removed again in between aside, and what it sends.
 fn by_tcp(
     plan: &DemoPlan,
     rate: Rate,
     picked: &Picked,
     stage: &Stage,
 ) -> Result<(Duration, u64), Fault> {
-    let start = Instant::now();
-    let mut sent = 0;
+    let (mut took, mut sent) = (Duration::ZERO, 0);
     for index in 0..plan.receivers {
         let out = stage.path(&receiver_name(index));
         let begun = Instant::now();
         let done = fs::create_dir(&out)
             .and_then(|()| tcp::send_once(&picked.paths, &out, rate, |_| !stage.is_stopped()));
         match done {
-            Ok(bytes) => sent += bytes,
+            Ok(bytes) => (took, sent) = (took + begun.elapsed(), sent + bytes),
             Err(_) if stage.is_stopped() => return Err(ended_early(stage, &[])),
             Err(error) => return Err(broken("send over TCP", &error)),
         }
         println!("  {}: {}", receiver_name(index), show_duration(begun.elapsed()));
         fs::remove_dir_all(&out).map_err(|error| broken("remove a tree", &error))?;
     }
-    Ok((start.elapsed(), sent))
+    Ok((took, sent))
 }
 
 /// What both did, with files of so many `bytes`.
