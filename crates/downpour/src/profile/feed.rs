@@ -2,7 +2,7 @@
 //!
 //! 1. [`insert`] (a thread) reads the list, waits for each product's time and offers it. It waits when
 //!    [`HELD_MAX`] bytes or [`OFFERED_MAX`] products are held.
-//! 2. [`Feed`] is what the driver reads from, and notes when a product's segments left.
+//! 2. [`Feed`] is what the driver reads from, and notes when a product's segments left. A product is logged when it is released.
 //! 3. [`FeedSink`] counts what came and keeps none of it: as published nothing is verified, so this is for
 //!    measurements. A product is logged when it is complete, as LDM7 inserts it then, not in order of numbers.
 //!
@@ -29,13 +29,15 @@ const HELD_MAX: u64 = 256 << 20;
 pub(super) struct Feed {
     state: Mutex<State>,
     released: Condvar,
+    pub(super) log: Option<ProductLog>,
 }
 
 #[derive(Default)]
 struct State {
-    held: BTreeMap<u32, Vec<u8>>,
+    held: BTreeMap<u32, (Vec<u8>, InsertedLine)>,
     bytes: u64,
-    lines: BTreeMap<u32, InsertedLine>,
+    /// How many there were so far, and their bytes.
+    inserted: (u64, u64),
     /// The driver has ended.
     over: bool,
 }
@@ -48,6 +50,10 @@ impl State {
 }
 
 impl Feed {
+    pub(super) fn new(log: Option<ProductLog>) -> Self {
+        Self { log, ..Self::default() }
+    }
+
     fn lock(&self) -> MutexGuard<'_, State> {
         // Each change leaves it whole.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
@@ -58,14 +64,15 @@ impl Feed {
         let waited = self.released.wait_while(self.lock(), |state| state.is_full());
         let mut state = waited.unwrap_or_else(PoisonError::into_inner);
         state.bytes += bytes.len() as u64;
-        state.held.insert(number, bytes);
-        state.lines.insert(number, line);
+        state.inserted = (state.inserted.0 + 1, state.inserted.1 + line.size);
+        state.held.insert(number, (bytes, line));
         !state.over
     }
 
     /// A segment leaves.
     pub(super) fn sent(&self, body: &Body) {
-        if let Some(line) = self.lock().lines.get_mut(&body.product).filter(|_| !body.repair) {
+        let mut state = self.lock();
+        if let Some((_, line)) = state.held.get_mut(&body.product).filter(|_| !body.repair) {
             line.last_sent_ns = unix_ns();
             if body.segment == 0 {
                 line.first_sent_ns = line.last_sent_ns;
@@ -76,17 +83,24 @@ impl Feed {
     /// Nobody will ask for it again.
     pub(super) fn release(&self, number: u32) {
         let mut state = self.lock();
-        let gone = state.held.remove(&number).unwrap_or_default();
-        state.bytes -= gone.len() as u64;
+        let Some((bytes, line)) = state.held.remove(&number) else { return };
+        state.bytes -= bytes.len() as u64;
+        drop(state);
         self.released.notify_all();
+        self.add(&line);
     }
 
-    /// Nothing is sent any more: whoever waits for room shall not. Gives a line for each product, in order.
-    pub(super) fn end(&self) -> Vec<InsertedLine> {
+    /// Nothing is sent any more: whoever waits for room shall not. How many products there were, and their bytes.
+    pub(super) fn end(&self) -> (u64, u64) {
         let mut state = self.lock();
         state.over = true;
         self.released.notify_all();
-        std::mem::take(&mut state.lines).into_values().collect()
+        state.held.values().for_each(|(_, line)| self.add(line));
+        state.inserted
+    }
+
+    fn add(&self, line: &InsertedLine) {
+        self.log.iter().for_each(|log| log.add(line));
     }
 }
 
@@ -96,7 +110,7 @@ pub(super) struct FeedSource(pub(super) Arc<Feed>);
 impl ProductSource for FeedSource {
     fn read(&mut self, product: u32, offset: u64, bytes: &mut [u8]) -> io::Result<()> {
         let state = self.0.lock();
-        let all = state.held.get(&product).map_or(&[][..], Vec::as_slice);
+        let all = state.held.get(&product).map_or(&[][..], |(bytes, _)| bytes);
         let from = usize::try_from(offset).ok();
         let part = from.and_then(|from| all.get(from..)?.get(..bytes.len()));
         bytes.copy_from_slice(part.ok_or_else(|| io::Error::other("a product that is released"))?);
@@ -237,7 +251,7 @@ impl ProductSink for FeedSink {
 #[cfg(test)]
 mod tests {
     use super::{Feed, FeedSource, HELD_MAX};
-    use crate::product::InsertedLine;
+    use crate::product::{InsertedLine, ProductLog};
     use downpour_proto::profile::{Body, OFFERED_MAX};
     use downpour_transport::profile::ProductSource as _;
     use std::sync::Arc;
@@ -250,7 +264,8 @@ mod tests {
 
     #[test]
     fn what_is_held_can_be_read_until_it_is_released() {
-        let feed = Arc::new(Feed::default());
+        let log = tempfile::NamedTempFile::new().unwrap();
+        let feed = Arc::new(Feed::new(Some(ProductLog::create(log.path()).unwrap())));
         assert!(feed.hold(0, vec![1, 2, 3, 4], line(0, 4)));
         assert!(feed.hold(1, vec![5], line(1, 1)));
         let (mut source, mut bytes) = (FeedSource(Arc::clone(&feed)), [0; 2]);
@@ -260,16 +275,23 @@ mod tests {
         let body = |segment, repair| Body { product: 0, offset: 0, len: 2, segment, repair };
         feed.sent(&body(0, false));
         feed.sent(&body(1, false));
-        let first_pass = feed.lock().lines[&0].clone();
+        let first_pass = feed.lock().held[&0].1.clone();
         assert!(
             first_pass.first_sent_ns > 1 && first_pass.last_sent_ns >= first_pass.first_sent_ns
         );
         feed.sent(&body(0, true));
-        assert_eq!(feed.lock().lines[&0], first_pass, "repair is not the first pass");
+        assert_eq!(feed.lock().held[&0].1, first_pass, "repair is not the first pass");
+        let logged = || {
+            let text = std::fs::read_to_string(log.path()).unwrap();
+            let lines = text.lines().map(|line| serde_json::from_str(line).unwrap());
+            lines.collect::<Vec<InsertedLine>>()
+        };
+        assert_eq!(logged(), []);
         feed.release(0);
         assert!(source.read(0, 0, &mut bytes).is_err());
-        let names: Vec<String> = feed.end().into_iter().map(|line| line.name).collect();
-        assert_eq!(names, ["p0", "p1"]);
+        assert_eq!(logged(), [first_pass.clone()], "also of a session that is killed later");
+        assert_eq!(feed.end(), (2, 5));
+        assert_eq!(logged(), [first_pass, line(1, 1)]);
         assert!(!feed.hold(2, Vec::new(), line(2, 0)), "nobody sends any more");
     }
     #[test]

@@ -31,14 +31,11 @@ const TOLD_MAX: usize = 20;
 pub fn send(plan: &ProfileSendPlan) -> Result<Exit, Fault> {
     let (source, feed): (Box<dyn ProductSource>, _) = match &plan.payload {
         ProfilePayload::File { path, .. } => (Box::new(FileSource(open(path)?)), None),
-        ProfilePayload::Products { .. } => {
-            let feed = Arc::new(Feed::default());
+        ProfilePayload::Products { log, .. } => {
+            let log = log.as_deref().map(product_log).transpose()?;
+            let feed = Arc::new(Feed::new(log));
             (Box::new(FeedSource(Arc::clone(&feed))), Some(feed))
         }
-    };
-    let log = match &plan.payload {
-        ProfilePayload::Products { log: Some(log), .. } => Some(product_log(log)?),
-        _ => None,
     };
     warn(plan.kind.name());
     if !plan.output.quiet {
@@ -79,10 +76,8 @@ pub fn send(plan: &ProfileSendPlan) -> Result<Exit, Fault> {
             let inserting = move || insert(&list, &fed, &handle, &started);
             beside(inserting, || {
                 let outcome = sending.run();
-                let lines = feed.end();
-                lines.iter().for_each(|line| log.iter().for_each(|log| log.add(line)));
-                let bytes = lines.iter().map(|line| line.size).sum();
-                outcome.map(|outcome| (outcome, (lines.len() as u64, bytes))).map_err(failed)
+                let inserted = feed.end();
+                outcome.map(|outcome| (outcome, inserted)).map_err(failed)
             })
         }
         _ => {
@@ -91,7 +86,8 @@ pub fn send(plan: &ProfileSendPlan) -> Result<Exit, Fault> {
             sending.run().map(|outcome| (outcome, (1, named(plan).1))).map_err(failed)
         }
     }?;
-    if let Some(failure) = log.as_ref().and_then(ProductLog::failure) {
+    let log = feed.as_ref().and_then(|feed| feed.log.as_ref());
+    if let Some(failure) = log.and_then(ProductLog::failure) {
         return Err(Fault::incomplete(failure, "look whether the disk is full"));
     }
     finish(plan, &outcome, offered)

@@ -49,6 +49,7 @@ pub(super) const PROGRAMS: &[Program] = &[
 /// What we read of the sender's log.
 #[derive(Deserialize)]
 struct Inserted {
+    product: u64,
     inserted_ns: u64,
     first_sent_ns: u64,
     last_sent_ns: u64,
@@ -194,9 +195,10 @@ fn spans_s(sent: &Inserted, received: &Received) -> [f64; 4] {
     std::array::from_fn(|part| (times[part + 1] as i64 - times[part] as i64) as f64 / 1e9)
 }
 
-/// From the logs, which must tell of every product at every receiver; `ordered`: in order.
+/// From the logs, which must tell of every product at every receiver; `ordered`: receivers' in order.
 fn measure(stage: &Stage<'_>, sent: &Path, ordered: bool) -> io::Result<Latencies> {
-    let sent: Vec<Inserted> = read(sent)?;
+    let mut sent: Vec<Inserted> = read(sent)?;
+    sent.sort_by_key(|line| line.product);
     let (receivers, products) = (stage.cell.receivers, stage.products);
     let Some(rate) = stage.cell.rate else {
         return Err(io::Error::other("without a rate there is no ideal"));
@@ -264,6 +266,7 @@ mod tests {
     #[test]
     fn what_a_receiver_believes_of_the_senders_clock_is_in_no_latency() {
         let sent = Inserted {
+            product: 0,
             inserted_ns: 1_000_000_000,
             first_sent_ns: 1_001_000_000,
             last_sent_ns: 1_003_000_000,
