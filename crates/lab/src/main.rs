@@ -133,7 +133,7 @@ enum TcpVerb {
         #[arg(long)]
         congestion: String,
         /// To each host
-        #[arg(long)]
+        #[arg(long, default_value = "1")]
         connections: NonZeroU32,
         #[arg(long)]
         sequential: bool,
@@ -141,7 +141,7 @@ enum TcpVerb {
     },
     Receive {
         file: PathBuf,
-        #[arg(long)]
+        #[arg(long, default_value = "1")]
         connections: NonZeroU32,
         /// Compare what comes, over one connection, with the file instead of writing it
         #[arg(long)]

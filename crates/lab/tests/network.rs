@@ -221,6 +221,34 @@ fn what_a_queue_drops_is_not_on_the_wire_whatever_makes_the_link() {
 }
 
 #[test]
+fn a_foreign_transfer_has_its_figure_alone_and_beside_another() {
+    let text = r#"
+        title = "Foreign"
+        programs = ["table1-idle", "table1-tcp"]
+        repeats = 1
+        [cell]
+        size = "128MiB"
+        receivers = 2
+        rate = "50mbit"
+    "#;
+    let folder = folder_with(text);
+    let folder = folder.path();
+    let name = "a_foreign_transfer_has_its_figure_alone_and_beside_another";
+    if let Err(why) = run(folder) {
+        return skipped(name, &why);
+    }
+    let runs = runs(folder);
+    if runs.is_empty() {
+        // With all of the workspace's tests it is.
+        return skipped(name, "needs `downpour`, which is not built");
+    }
+    for run in runs {
+        assert_eq!(run["trouble"], "", "{run}");
+        assert!(number(&run, "late_mbit") > 0.0, "{run}");
+    }
+}
+
+#[test]
 fn an_experiment_leaves_its_figures() {
     let text = r#"
         title = "Small"
