@@ -35,6 +35,9 @@ const SETTLE: Duration = Duration::from_millis(1000);
 const COMPARE_BYTES: usize = 1 << 20;
 /// Of what a program said, when it failed.
 const LAST_WORDS: usize = 200;
+/// Starts a program of root's whose socket buffers are no larger than the kernel lets everybody's be.
+const WITHOUT_NET_ADMIN: &[&str] =
+    &["setpriv", "--bounding-set=-net_admin", "--inh-caps=-net_admin"];
 
 /// How it is known that a receiver has the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,6 +89,9 @@ pub(crate) struct Stage<'a> {
     pub(crate) latencies: Latencies,
     /// Set by the program's adapter, if not compared.
     pub(crate) proof: Proof,
+    /// Set by the program's adapter where what is started next needs `CAP_NET_ADMIN`: for nftables, or for a congestion
+    /// control that the kernel does not allow to everybody.
+    pub(crate) net_admin: bool,
     /// Whether programs that can trace what they send and receive shall: it is kept with the logs.
     pub(crate) traced: bool,
     /// Where logs are kept, if they are.
@@ -158,7 +164,7 @@ impl<'a> Stage<'a> {
         let figures = Figures::default();
         #[rustfmt::skip]
         let stage = Self {
-            network, cell, payload, products: &[], latencies: Latencies::default(), proof, traced: false, logs: None, more: &[], happenings: &[], changes, remark,
+            network, cell, payload, products: &[], latencies: Latencies::default(), proof, net_admin: false, traced: false, logs: None, more: &[], happenings: &[], changes, remark,
             figures, share: 1.0, footprint, folder,
             limit, running, later, pauses, started, over, delivered, troubles,
         };
@@ -259,7 +265,9 @@ impl<'a> Stage<'a> {
         let group = self.footprint.group(if receiver.is_some() { "receivers" } else { "sender" });
         let path = path.to_str().ok_or_else(|| io::Error::other("an odd path"))?;
         let slow = receiver.and_then(|i| self.slow_disk(i)).unwrap_or_default();
-        let line: Vec<&str> = slow.iter().map(String::as_str).chain([path]).collect();
+        let rights: &[&str] = if self.net_admin { &[] } else { WITHOUT_NET_ADMIN };
+        let slow = slow.iter().map(String::as_str);
+        let line: Vec<&str> = rights.iter().copied().chain(slow).chain([path]).collect();
         let mut command = host.command(group.as_deref(), line[0]);
         command.args(&line[1..]).args(args).current_dir(&self.folder).stdin(Stdio::null());
         command.env("DOWNPOUR_HOME", self.file(&format!("{place}.home")));
@@ -642,7 +650,7 @@ mod tests {
     use super::{PAYLOAD, Proof, Running, Stage, last_words, same};
     use crate::experiment::Cell;
     use crate::footprint::Footprint;
-    use crate::network::Network;
+    use crate::network::{Link, Network, Spec, missing};
     use std::fs;
     use std::process::Command;
     use std::time::Duration;
@@ -705,6 +713,35 @@ mod tests {
         assert_eq!(outcome.trouble, "r1: its file is not the payload");
         assert_eq!(outcome.complete, 1);
         assert!(matches!(outcome.delivered_s[..], [Some(_), None]));
+    }
+
+    #[test]
+    fn roots_programs_have_no_right_to_larger_buffers_but_where_they_need_it() {
+        if let Some(why) = missing() {
+            let name = "roots_programs_have_no_right_to_larger_buffers_but_where_they_need_it";
+            return crate::skipped::skipped(name, &why);
+        }
+        let footprint = Footprint::of_a_test();
+        fs::create_dir_all(footprint.scratch()).unwrap();
+        let spec = Spec { receivers: vec![Link::default()], ..Spec::default() };
+        let network = Network::build(&footprint, &spec).unwrap();
+        let payload = footprint.scratch().join(PAYLOAD);
+        let (cell, limit) = (Cell::default(), Duration::from_secs(600));
+        let mut stage = Stage::new(&footprint, &network, &cell, &payload, limit).unwrap();
+        for net_admin in [false, true] {
+            stage.net_admin = net_admin;
+            stage.receiver(0, "grep", &["CapEff", "/proc/self/status"]).unwrap();
+        }
+        stage.wait_receivers().unwrap();
+        let told = [0, 1].map(|number| fs::read_to_string(stage.log(number)).unwrap());
+        drop(stage);
+        fs::remove_dir_all(footprint.scratch()).unwrap();
+        // CAP_NET_ADMIN is the twelfth.
+        let has = told.map(|told| {
+            let all = told.split_whitespace().last().unwrap();
+            u64::from_str_radix(all, 16).unwrap() >> 12 & 1
+        });
+        assert_eq!(has, [0, 1]);
     }
 
     #[test]

@@ -37,8 +37,8 @@ use std::time::Duration;
 const TBF_BURST: (u64, u64) = (5_000, 16_000);
 /// The same of a link that saves up little: more than its timers are late, and three frames.
 const TBF_BURST_SMALL: (u64, u64) = (500, 3 * 1514);
-/// What builds a network.
-const TOOLS: &[&str] = &["ip", "tc", "nft", "ethtool", "chrt", "setsid"];
+/// What builds a network, and starts programs in it.
+const TOOLS: &[&str] = &["ip", "tc", "nft", "ethtool", "chrt", "setsid", "setpriv"];
 
 /// The link of one machine.
 #[derive(Clone, Debug, Default, PartialEq)]

@@ -85,6 +85,7 @@ fn traced(stage: &mut Stage<'_>) -> io::Result<()> {
 }
 
 fn beside(stage: &mut Stage<'_>, flows: u64) -> io::Result<()> {
+    stage.net_admin = true;
     let (host, log) = (stage.network.receivers[0].ipv4.clone(), text(stage.file("iperf3.json")));
     stage.receiver(0, "iperf3", &["--server", "--one-off", "--json"])?;
     stage.settle();
@@ -156,7 +157,9 @@ fn two_in(stage: &mut Stage<'_>) -> io::Result<()> {
     for (n, (listen, ticket, _)) in sessions.iter().enumerate() {
         stage.receiver(n, "downpour", &["ticket", "new", "--address", listen, "--out", ticket])?;
         // As if routers were between them.
+        stage.net_admin = true;
         stage.receiver(n, "nft", &[APART])?;
+        stage.net_admin = false;
     }
     stage.wait_receivers()?;
     for (n, (_, ticket, _)) in sessions.iter().enumerate() {

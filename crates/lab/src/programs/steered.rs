@@ -64,6 +64,7 @@ fn run(stage: &mut Stage<'_>, set: &[&str]) -> io::Result<()> {
 }
 
 fn carry(stage: &mut Stage<'_>, set: &[&str]) -> io::Result<()> {
+    stage.net_admin = true;
     let all: Vec<_> = (0..stage.cell.transfers)
         .map(|number| {
             let listen = format!("{}:{}", stage.network.sender.ipv4, PORT + 10 * number);

@@ -72,6 +72,7 @@ fn run(
     connections: u32,
     order: &[&str],
 ) -> io::Result<()> {
+    stage.net_admin = true;
     let payload = text(stage.payload.to_owned());
     let connections = connections.to_string();
     for i in 0..stage.cell.receivers {

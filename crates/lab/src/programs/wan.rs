@@ -66,6 +66,7 @@ pub(super) const PROGRAMS: &[Program] = &[
 ];
 
 fn run(stage: &mut Stage<'_>, path: &str, congestion: Option<&str>) -> io::Result<()> {
+    stage.net_admin = true;
     let report = text(stage.file("receiver.json"));
     let connections = stage.cell.connections().to_string();
     let window = window(stage).map(|bytes| format!("{bytes}B"));
@@ -81,6 +82,7 @@ fn run(stage: &mut Stage<'_>, path: &str, congestion: Option<&str>) -> io::Resul
 }
 
 fn iperf3_wan(stage: &mut Stage<'_>, congestion: &str) -> io::Result<()> {
+    stage.net_admin = true;
     // So many in all, over all connections.
     let (bytes, host) = (stage.cell.size.0.to_string(), stage.network.receivers[0].ipv4.clone());
     let (connections, window) = (stage.cell.connections().to_string(), window(stage));
