@@ -15,7 +15,7 @@ use std::time::Instant;
 
 /// CPU was the limit when the programs used this share of the machine,
 const OURS_BOUND: f64 = 0.85;
-/// or the sender, or the mean receiver, this share of one core.
+/// or the sender, or the emulator, which is one thread, or the mean receiver, this share of one core.
 const CORE_BOUND: f64 = 0.95;
 /// The machine was full when this share was in use, whoever used it.
 const FULL: f64 = 0.90;
@@ -95,7 +95,7 @@ impl Meter {
         // Which priority was at work is sampled.
         let busy_s = (span * cores() - spare).max(ours.unwrap_or_default());
         let (cpu_ours, cpu_busy) = (ours.map(|s| s / span / cores()), busy_s / span / cores());
-        let one_core = [sender, all.map(|all| all / receivers.max(1) as f64)];
+        let one_core = [sender, network, all.map(|all| all / receivers.max(1) as f64)];
         let on_one_core = one_core.into_iter().flatten().fold(0.0, f64::max) / span;
         Usage {
             sender_cpu_s: sender,
@@ -180,6 +180,16 @@ mod tests {
             assert!((usage.cpu_busy * 10.0 * cores() - busy_s).abs() < 1e-6, "{usage:?}");
             assert!((usage.other_cpu_s.unwrap() - (busy_s - 7.0)).abs() < 1e-6, "{usage:?}");
             assert!(usage.cpu_busy >= usage.cpu_ours.unwrap(), "{usage:?}");
+        }
+    }
+
+    #[test]
+    fn an_emulator_that_has_no_time_left_is_the_limit() {
+        for (busy_s, is_bound) in [(9.6, true), (8.0, false)] {
+            let emulating = |meter, s| Meter { sender_s: None, network_s: Some(s), ..meter };
+            let [before, after] = ten_seconds(None);
+            let usage = emulating(after, busy_s).since(&emulating(before, 0.0), 1);
+            assert_eq!(usage.cpu_bound, is_bound, "{usage:?}");
         }
     }
 
