@@ -18,7 +18,7 @@ use crate::{at, say};
 use std::fs::{self, File};
 use std::io::{self, Read as _, Write as _};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 /// A campaign's runs, a line each.
 const RUNS: &str = "runs.jsonl";
@@ -43,12 +43,38 @@ impl Call {
     }
 }
 
+/// The files of programs, and when each was last changed.
+struct Tools(Vec<(PathBuf, Option<SystemTime>)>);
+
+impl Tools {
+    fn of(paths: impl Iterator<Item = PathBuf>) -> Self {
+        Self(paths.map(|path| (path.clone(), changed(&path))).collect())
+    }
+
+    /// One campaign measures one build.
+    fn check(&self) -> io::Result<()> {
+        match self.0.iter().find(|(path, then)| changed(path) != *then) {
+            None => Ok(()),
+            Some((path, _)) => Err(at(path)(
+                "was replaced while the campaign ran, so it ends here: `lab join EXPERIMENT FOLDER --out NEW` makes the page \
+                 of the runs before; build in another checkout, and run it again",
+            )),
+        }
+    }
+}
+
+fn changed(path: &Path) -> Option<SystemTime> {
+    fs::metadata(path).ok()?.modified().ok()
+}
+
 /// Runs all of it, or the `k`th of `n` parts. The page is written after each cell.
 pub(crate) fn run(experiment: &Experiment, (k, n): (usize, usize), out: &Path) -> io::Result<()> {
     let cells = experiment.cells().map_err(io::Error::other)?;
     let cells: Vec<Cell> = cells.into_iter().skip(k - 1).step_by(n).collect();
     let (present, surroundings) = present(experiment)?;
     check(&cells, &present)?;
+    let names = present.iter().flat_map(|call| call.program.tools).copied();
+    let tools = Tools::of(names.chain(["lab"]).filter_map(tool));
     let footprint = Footprint::new()?;
     memory::check_room(&cells, &footprint.scratch())?;
     let _memory = Memory::of(&cells, &footprint.scratch())?;
@@ -74,6 +100,7 @@ pub(crate) fn run(experiment: &Experiment, (k, n): (usize, usize), out: &Path) -
                 });
                 let setting = (experiment, cell, call);
                 let record = run_one(&footprint, setting, repeat, &payload, logs);
+                tools.check()?;
                 // One network that could not be built does not end a campaign of hours.
                 let record = record.unwrap_or_else(|e| Record {
                     program: call.name.clone(),
@@ -371,7 +398,9 @@ fn line(record: &Record) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{Call, RUNS, SURROUNDINGS, begin, check, failures, join, last_of_others, untrue};
+    use super::{
+        Call, RUNS, SURROUNDINGS, Tools, begin, check, failures, join, last_of_others, untrue,
+    };
     use crate::experiment::{Cell, Experiment};
     use crate::page::Surroundings;
     use crate::record::Record;
@@ -451,6 +480,23 @@ mod tests {
         let none = Cell { feed_from: late, feed_for: brief, feed: feed("synthetic-model"), ..cell };
         assert!(told(none).contains("no product"));
         assert!(check(&[], &call).is_err());
+    }
+
+    #[test]
+    fn a_program_that_is_built_anew_ends_the_campaign() {
+        let folder = tempfile::tempdir().unwrap();
+        let paths = ["downpour", "lab"].map(|name| folder.path().join(name));
+        paths.iter().for_each(|path| fs::write(path, "").unwrap());
+        let tools = Tools::of(paths.clone().into_iter());
+        tools.check().unwrap();
+        let old = fs::metadata(&paths[0]).unwrap().modified().unwrap();
+        let new = fs::File::open(&paths[0]).unwrap();
+        new.set_modified(old + Duration::from_secs(1)).unwrap();
+        assert!(tools.check().unwrap_err().to_string().contains("downpour: was replaced"));
+        new.set_modified(old).unwrap();
+        tools.check().unwrap();
+        fs::remove_file(&paths[1]).unwrap();
+        assert!(tools.check().unwrap_err().to_string().contains("lab: was replaced"));
     }
 
     #[test]
