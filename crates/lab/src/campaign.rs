@@ -72,7 +72,7 @@ pub(crate) fn run(experiment: &Experiment, (k, n): (usize, usize), out: &Path) -
     let cells = experiment.cells().map_err(io::Error::other)?;
     let cells: Vec<Cell> = cells.into_iter().skip(k - 1).step_by(n).collect();
     let (present, surroundings) = present(experiment)?;
-    check(&cells, &present)?;
+    check(experiment, &cells, &present)?;
     let names = present.iter().flat_map(|call| call.program.tools).copied();
     let tools = Tools::of(names.chain(["lab"]).filter_map(tool));
     let footprint = Footprint::new()?;
@@ -127,12 +127,14 @@ pub(crate) fn run(experiment: &Experiment, (k, n): (usize, usize), out: &Path) -
 
 /// Programs that are here, and where and with what they are to run.
 fn present(experiment: &Experiment) -> io::Result<(Vec<Call>, Surroundings)> {
+    let slows = experiment.happening.iter().any(|happening| happening.writes_take.is_some());
+    let missing_too = (slows && tool("strace").is_none()).then_some("strace");
     let mut present = Vec::new();
     let mut surroundings = Surroundings::here();
     for call in &experiment.programs {
         let call = Call::new(call)?;
         let (name, program) = (call.name.clone(), call.program);
-        match program.missing() {
+        match program.missing().or(missing_too) {
             Some(tool) => {
                 say(format!("skipped: {name}: {tool} is not installed"));
                 surroundings.skipped.push((name, tool.to_owned()));
@@ -150,7 +152,8 @@ fn present(experiment: &Experiment) -> io::Result<(Vec<Call>, Surroundings)> {
 }
 
 /// Refuses, before the first run, what would be found out by each of them.
-fn check(cells: &[Cell], present: &[Call]) -> io::Result<()> {
+fn check(experiment: &Experiment, cells: &[Cell], present: &[Call]) -> io::Result<()> {
+    let befalls = !experiment.happening.is_empty();
     if cells.is_empty() {
         return Err(io::Error::other(
             "this part has no cells: the experiment has fewer than parts",
@@ -158,7 +161,7 @@ fn check(cells: &[Cell], present: &[Call]) -> io::Result<()> {
     }
     for cell in cells {
         feed::products(cell)?;
-        if let Some(why) = present.iter().find_map(|call| call.program.refuses(cell)) {
+        if let Some(why) = present.iter().find_map(|call| call.program.refuses(cell, befalls)) {
             return Err(io::Error::other(why));
         }
     }
@@ -468,10 +471,12 @@ mod tests {
 
     #[test]
     fn what_each_run_would_find_out_is_said_before_the_first() {
+        let folder = tempfile::tempdir().unwrap();
+        let experiment = experiment(folder.path());
         let call = [Call::new("downpour").unwrap()];
         let cell = Cell::default();
-        check(std::slice::from_ref(&cell), &call).unwrap();
-        let told = |cell: Cell| check(&[cell], &call).unwrap_err().to_string();
+        check(&experiment, std::slice::from_ref(&cell), &call).unwrap();
+        let told = |cell: Cell| check(&experiment, &[cell], &call).unwrap_err().to_string();
         assert!(told(Cell { transfers: 2, ..cell.clone() }).contains("`transfers` is for wan-*"));
         let feed = |name: &str| Some(name.to_owned());
         assert!(told(Cell { feed: feed("foo"), ..cell.clone() }).contains("no feed `foo`"));
@@ -479,7 +484,7 @@ mod tests {
         let brief = Span(Duration::from_nanos(1));
         let none = Cell { feed_from: late, feed_for: brief, feed: feed("synthetic-model"), ..cell };
         assert!(told(none).contains("no product"));
-        assert!(check(&[], &call).is_err());
+        assert!(check(&experiment, &[], &call).is_err());
     }
 
     #[test]

@@ -560,7 +560,8 @@ mod tests {
             for call in &experiment.programs {
                 let program = programs::all().find(|p| call.split(' ').next() == Some(p.name));
                 let program = program.unwrap_or_else(|| panic!("{}: {call}", path.display()));
-                let refused = cells.iter().find_map(|cell| program.refuses(cell));
+                let befalls = !experiment.happening.is_empty();
+                let refused = cells.iter().find_map(|cell| program.refuses(cell, befalls));
                 assert_eq!(refused, None, "{}: {call}", path.display());
             }
             assert!(!experiment.text.is_empty(), "{}: says nothing of itself", path.display());

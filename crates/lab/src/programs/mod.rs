@@ -70,11 +70,15 @@ impl Program {
         self.tools.iter().copied().find(|name| tool(name).is_none())
     }
 
-    /// Why it does not do what this cell asks: what it takes no notice of would be counted all the same.
-    pub(crate) fn refuses(&self, cell: &Cell) -> Option<String> {
+    /// Why it does not do what this cell asks, or bear that something `befalls` receivers: what it takes no notice of would be
+    /// counted all the same. Others' senders wait for a receiver that is to come later.
+    pub(crate) fn refuses(&self, cell: &Cell, befalls: bool) -> Option<String> {
         let one_of = |list: &[Self]| list.iter().any(|program| program.name == self.name);
         let (several, windows) = (one_of(steered::PROGRAMS), one_of(wan::PROGRAMS));
         let why = match (one_of(products::PROGRAMS), cell) {
+            _ if befalls && self.tools[0] != "downpour" => {
+                "is not Downpour's: `happening` is for its programs"
+            }
             (true, Cell { feed: None, .. }) => "sends products: the cell needs `feed`",
             (false, Cell { feed: Some(_), .. }) => "sends one file: `feed` is for *-products*",
             (_, Cell { transfers: 2.., .. }) if !several => {
@@ -134,7 +138,8 @@ mod tests {
     #[test]
     fn what_a_program_takes_no_notice_of_is_refused() {
         let refused = |name: &str, cell: &Cell| {
-            all().find(|program| program.name == name).unwrap().refuses(cell).is_some()
+            let program = all().find(|program| program.name == name).unwrap();
+            program.refuses(cell, false).is_some()
         };
         let plain = Cell::default();
         let feed = Cell { feed: Some("ngrid".to_owned()), ..plain.clone() };
@@ -151,6 +156,11 @@ mod tests {
             ("tcp-parallel", [false, true, true, true, true, true]),
         ] {
             assert_eq!(cells.map(|cell| refused(name, cell)), told, "{name}");
+        }
+        let befallen = all().filter(|program| program.refuses(&plain, true).is_none());
+        let befallen: Vec<&str> = befallen.map(|program| program.name).collect();
+        for (name, bears) in [("downpour", true), ("downpour-bmtp", true), ("udpcast", false)] {
+            assert_eq!(befallen.contains(&name), bears, "{name}");
         }
     }
 
