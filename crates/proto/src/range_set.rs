@@ -37,10 +37,10 @@ impl RangeSet {
         true
     }
 
-    /// Adds all of `new`.
-    pub fn insert_range(&mut self, new: Range<u32>) {
+    /// Adds all of `new`; how many were not there.
+    pub fn insert_range(&mut self, new: Range<u32>) -> u32 {
         if new.is_empty() {
-            return;
+            return 0;
         }
         let first = self.ranges.partition_point(|r| r.end < new.start);
         let last = self.ranges.partition_point(|r| r.start <= new.end);
@@ -49,7 +49,9 @@ impl RangeSet {
         } else {
             new
         };
-        self.ranges.splice(first..last, [merged]);
+        let len = merged.end - merged.start;
+        let held: u32 = self.ranges.splice(first..last, [merged]).map(|r| r.end - r.start).sum();
+        len - held
     }
 
     /// Adds all of `other`, in one pass over both: their ranges may be many, and lie between each other.
@@ -139,8 +141,8 @@ mod tests {
             let (mut set, mut oracle) = (RangeSet::new(), BTreeSet::new());
             for (add, at, len) in ops {
                 if add {
-                    set.insert_range(at..at + len);
-                    oracle.extend(at..at + len);
+                    let new = (at..at + len).filter(|value| oracle.insert(*value)).count();
+                    prop_assert_eq!(set.insert_range(at..at + len) as usize, new);
                 } else {
                     prop_assert_eq!(set.remove(at), oracle.remove(&at));
                 }
@@ -161,7 +163,9 @@ mod tests {
             let [mut set, other]: [RangeSet; 2] =
                 [ours, theirs].map(|list| list.into_iter().map(|(at, len)| at..at + len).collect());
             let mut oracle = set.clone();
-            other.iter().for_each(|range| oracle.insert_range(range));
+            for range in other.iter() {
+                oracle.insert_range(range);
+            }
             set.extend(&other);
             prop_assert_eq!(set.ranges(), oracle.iter().count());
             prop_assert_eq!(set, oracle);

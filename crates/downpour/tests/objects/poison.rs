@@ -214,7 +214,9 @@ fn a_file_that_never_comes_true_is_given_up_and_the_rest_arrives() {
                     queue.push_back(*block);
                 }
                 StoreEvent::NotNeeded(ranges) => {
-                    ranges.iter().for_each(|range| not_needed.insert_range(range.clone()));
+                    for range in ranges {
+                        not_needed.insert_range(range.clone());
+                    }
                 }
                 _ => {}
             }

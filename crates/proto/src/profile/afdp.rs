@@ -23,6 +23,7 @@ use crate::wire::reader::Reader;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use core::ops::Range;
 
 /// Bytes of data in a packet.
 pub const SEGMENT_LEN: u16 = 1400;
@@ -109,10 +110,10 @@ impl AfdpWire {
                 if count > REQUEST_RANGES_MAX {
                     return Err(ParseError::BadField);
                 }
-                let mut segments = Vec::with_capacity(count);
+                let mut segments: Vec<Range<u32>> = Vec::with_capacity(count);
                 for _ in 0..count {
                     let range = reader.u32()?..reader.u32()?;
-                    if range.is_empty() {
+                    if range.is_empty() || segments.last().is_some_and(|r| range.start < r.end) {
                         return Err(ParseError::BadField);
                     }
                     segments.push(range);
@@ -377,6 +378,8 @@ mod tests {
         let at = bytes.len() - 1;
         bytes[at] = 5;
         assert!(AfdpWire.parse(Via::Stream, &bytes).is_err(), "an empty range");
+        let bytes = emitted(&Message::Request { product: 7, segments: vec![5..8, 7..9] });
+        assert!(AfdpWire.parse(Via::Stream, &bytes).is_err(), "a segment twice");
         assert!(
             AfdpWire.stream_len(&[0, 2]).is_err() && AfdpWire.stream_len(&[0xff, 0xff]).is_err()
         );

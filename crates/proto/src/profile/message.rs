@@ -128,7 +128,7 @@ pub enum Message {
     Request {
         /// Of which product.
         product: u32,
-        /// Ascending, not empty.
+        /// Ascending, disjoint, not empty.
         segments: Vec<Range<u32>>,
     },
     /// To the sender: the product's begin was missed.

@@ -2,14 +2,18 @@
 //!
 //! [`Shared`]: once, to all (`bmtp`, and `afdp` by multicast or broadcast). [`Each`]: to everyone who asked, one after
 //! another in turn (`afdp` by unicast, `fmtp` by the asker's connection). What was asked for and not sent yet is
-//! in a set: asking twice is asking once. Its limit is that of the products that are open at the sender.
+//! in sets of ranges: asking twice is asking once, and asking for all costs no more than asking for one.
 
 use super::message::Via;
 use crate::ids::ReceiverId;
+use crate::range_set::RangeSet;
 use crate::time::{Duration, Timestamp};
-use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::collections::BTreeMap;
 use core::fmt;
 use core::ops::Range;
+
+/// Most ranges that wait, of all receivers and products: some 30 MB. What is asked for beyond is not noted.
+const RANGES_MAX: usize = 1 << 18;
 
 /// A segment to be sent again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,7 +28,7 @@ pub struct Repair {
 
 /// What is sent again, and how long a product is kept for that.
 pub trait Recovery: Send + fmt::Debug {
-    /// A receiver asks for segments that have been sent. How many of them were not waiting already.
+    /// A receiver asks for segments that have been sent, one at least. How many of them were not waiting already.
     fn on_request(&mut self, from: ReceiverId, product: u32, segments: Range<u32>) -> u32;
 
     /// The next to send; of receivers that `ready` says can take it.
@@ -53,7 +57,7 @@ pub trait Recovery: Send + fmt::Debug {
 /// One copy for all.
 #[derive(Debug)]
 pub struct Shared {
-    waiting: BTreeSet<(u32, u32)>,
+    waiting: Waiting,
     quiet: Duration,
     quiet_packets: u32,
     knows_receivers: bool,
@@ -62,7 +66,7 @@ pub struct Shared {
 impl Shared {
     /// A product is kept for `quiet` after it was last asked for.
     pub const fn new(quiet: Duration, knows_receivers: bool) -> Self {
-        Self { waiting: BTreeSet::new(), quiet, quiet_packets: 0, knows_receivers }
+        Self { waiting: Waiting(BTreeMap::new()), quiet, quiet_packets: 0, knows_receivers }
     }
 
     /// And for the time of so many packets more.
@@ -72,17 +76,35 @@ impl Shared {
     }
 }
 
-fn all_of(product: u32) -> core::ops::RangeInclusive<(u32, u32)> {
-    (product, 0)..=(product, u32::MAX)
-}
+/// The segments that wait, by product. Invariant: no set is empty.
+#[derive(Debug, Default)]
+struct Waiting(BTreeMap<u32, RangeSet>);
 
-fn add(waiting: &mut BTreeSet<(u32, u32)>, product: u32, segments: Range<u32>) -> u32 {
-    segments.map(|segment| u32::from(waiting.insert((product, segment)))).sum()
+impl Waiting {
+    /// How many of them did not wait already.
+    fn add(&mut self, product: u32, segments: Range<u32>) -> u32 {
+        self.0.entry(product).or_default().insert_range(segments)
+    }
+
+    fn pop_first(&mut self) -> Option<(u32, u32)> {
+        let mut first = self.0.first_entry()?;
+        let segment = first.get().iter().next()?.start;
+        first.get_mut().remove(segment);
+        let product = *first.key();
+        if first.get().is_empty() {
+            first.remove();
+        }
+        Some((product, segment))
+    }
+
+    fn ranges(&self) -> usize {
+        self.0.values().map(RangeSet::ranges).sum()
+    }
 }
 
 impl Recovery for Shared {
     fn on_request(&mut self, _from: ReceiverId, product: u32, segments: Range<u32>) -> u32 {
-        add(&mut self.waiting, product, segments)
+        if self.waiting.ranges() >= RANGES_MAX { 0 } else { self.waiting.add(product, segments) }
     }
 
     fn next(&mut self, _ready: &dyn Fn(ReceiverId) -> bool) -> Option<Repair> {
@@ -91,15 +113,15 @@ impl Recovery for Shared {
     }
 
     fn has_next(&self, _ready: &dyn Fn(ReceiverId) -> bool) -> bool {
-        !self.waiting.is_empty()
+        !self.waiting.0.is_empty()
     }
 
     fn is_idle(&self, product: u32) -> bool {
-        self.waiting.range(all_of(product)).next().is_none()
+        !self.waiting.0.contains_key(&product)
     }
 
     fn forget_product(&mut self, product: u32) {
-        self.waiting.retain(|(number, _)| *number != product);
+        self.waiting.0.remove(&product);
     }
 
     fn keep_until(&self, _ended: Timestamp, asked: Timestamp, packet: Duration) -> Timestamp {
@@ -123,7 +145,7 @@ pub enum Keep {
 /// A copy for everyone who asks.
 #[derive(Debug)]
 pub struct Each {
-    waiting: BTreeMap<ReceiverId, BTreeSet<(u32, u32)>>,
+    waiting: BTreeMap<ReceiverId, Waiting>,
     via: Via,
     keep: Keep,
     /// Whose turn was last.
@@ -139,7 +161,10 @@ impl Each {
 
 impl Recovery for Each {
     fn on_request(&mut self, from: ReceiverId, product: u32, segments: Range<u32>) -> u32 {
-        add(self.waiting.entry(from).or_default(), product, segments)
+        if self.waiting.values().map(Waiting::ranges).sum::<usize>() >= RANGES_MAX {
+            return 0;
+        }
+        self.waiting.entry(from).or_default().add(product, segments)
     }
 
     fn next(&mut self, ready: &dyn Fn(ReceiverId) -> bool) -> Option<Repair> {
@@ -149,7 +174,7 @@ impl Recovery for Each {
         self.last = id;
         let wanted = self.waiting.get_mut(&id)?;
         let first = wanted.pop_first();
-        if wanted.is_empty() {
+        if wanted.0.is_empty() {
             self.waiting.remove(&id);
         }
         let (product, segment) = first?;
@@ -161,13 +186,13 @@ impl Recovery for Each {
     }
 
     fn is_idle(&self, product: u32) -> bool {
-        self.waiting.values().all(|wanted| wanted.range(all_of(product)).next().is_none())
+        self.waiting.values().all(|wanted| !wanted.0.contains_key(&product))
     }
 
     fn forget_product(&mut self, product: u32) {
         self.waiting.retain(|_, wanted| {
-            wanted.retain(|(number, _)| *number != product);
-            !wanted.is_empty()
+            wanted.0.remove(&product);
+            !wanted.0.is_empty()
         });
     }
 
@@ -189,9 +214,10 @@ impl Recovery for Each {
 
 #[cfg(test)]
 mod tests {
-    use super::{Each, Keep, Recovery, Repair, Shared, Via};
+    use super::{Each, Keep, RANGES_MAX, Recovery, Repair, Shared, Via};
     use crate::ids::ReceiverId;
     use crate::time::Duration;
+    use alloc::boxed::Box;
     use alloc::vec::Vec;
 
     const A: ReceiverId = ReceiverId(1);
@@ -230,5 +256,19 @@ mod tests {
         assert!(each.is_idle(7) && !each.is_idle(8));
         each.forget_receiver(A);
         assert!(each.is_idle(8));
+    }
+
+    #[test]
+    fn all_of_a_product_is_one_range_and_ranges_have_a_limit() {
+        let each = Each::new(Via::Stream, Keep::AfterEnd(Duration::from_secs(600)));
+        let shared = Shared::new(Duration::from_secs(5), false);
+        for mut recovery in [Box::new(each) as Box<dyn Recovery>, Box::new(shared)] {
+            assert_eq!(recovery.on_request(A, 7, 0..u32::MAX), u32::MAX);
+            assert_eq!(recovery.on_request(A, 7, 5..u32::MAX), 0);
+            let cut = (0..).step_by(2).map(|first| first..first + 1);
+            let noted: u32 = cut.take(RANGES_MAX).map(|r| recovery.on_request(B, 8, r)).sum();
+            assert_eq!(noted as usize, RANGES_MAX - 1);
+            assert_eq!(recovery.on_request(B, 9, 0..1), 0);
+        }
     }
 }
