@@ -392,7 +392,8 @@ impl Stream {
                 let (block, sent) = (BlockId::data(newest).unwrap(), (self.sent % 8) as u16);
                 blocks.push(OpenBlock { block, k: 8, sent, planned: 8 });
                 let mut body = Vec::new();
-                poll_of(self.round, newest + 1, blocks).emit(&mut body);
+                let packet = PacketNumber((self.sent + self.round).into());
+                Poll { packet, ..poll_of(self.round, newest + 1, blocks) }.emit(&mut body);
                 receiver.handle_datagram(self.now, self.now, &header(Kind::Poll), &body).unwrap();
             }
             while let Some(work) = receiver.poll_work() {
@@ -420,7 +421,10 @@ fn who_is_told_of_many_symbols_and_gets_none_has_lost_the_stream_until_one_comes
     assert_eq!(stream.run(&mut receiver, (50, 4), all), []);
     assert_eq!(stream.run(&mut receiver, (10, 8), short), [], "for 1 s");
     assert_eq!(stream.run(&mut receiver, (2, 8), short), [Event::SymbolsLost]);
+    let lost = receiver.loss_ever();
     assert_eq!(stream.run(&mut receiver, (50, 4), short), [], "polls are not the stream");
+    let lost_more = receiver.loss_ever() - lost;
+    assert!(lost_more.abs() < 1e-9, "{lost_more}: it does not follow");
     assert_eq!(stream.run(&mut receiver, (60, 0), short), [Event::StreamQuiet], "joined anew");
     assert_eq!(stream.run(&mut receiver, (2, 4), all), [Event::StreamHeard]);
     assert_eq!(stream.run(&mut receiver, (20, 4), short), []);

@@ -715,7 +715,9 @@ impl Receiver {
         let told_at = self.last_poll.as_ref().map_or(arrived, |l| l.told_at);
         let told_at = told_at.max(arrived + backlog);
         let received = self.stats.received;
-        self.losses.on_poll(poll.packet, received);
+        if self.config.on_stream {
+            self.losses.on_poll(poll.packet, received);
+        }
         self.last_poll = Some(LastPoll { at: arrived, queue, told_at, received, poll });
         self.on_polled();
         self.pull_check = true;
