@@ -13,6 +13,10 @@ use crate::time::{Duration, Timestamp};
 const EPOCH: Duration = Duration::from_secs(5);
 const EPOCHS: usize = 3;
 
+/// What is from before a break is not the base after it: the drift is not known so well.
+const FORGOTTEN_AFTER: Duration = Duration::from_secs(20);
+const _: () = assert!(FORGOTTEN_AFTER.as_secs() > EPOCH.as_secs() * EPOCHS as u64);
+
 /// Faster drift is not a clock's.
 const DRIFT_MAX: f64 = 150e-6;
 
@@ -45,6 +49,7 @@ impl BaseDelay {
     /// Takes a delay in nanoseconds, measured at `now`, and returns by how much it exceeds the least one. Only
     /// differences of delays count: the clocks' offset may be anything.
     pub fn excess(&mut self, now: Timestamp, delay_ns: i64) -> Duration {
+        self.epochs = self.epochs.map(|least| least.filter(|l| now.since(l.at) < FORGOTTEN_AFTER));
         if self.epochs[0].is_none() {
             self.began = now;
         }
@@ -105,6 +110,19 @@ mod tests {
             base.excess(at(ms), 2_000_000);
         }
         assert!(base.excess(at(45_000), 2_000_000) < Duration::from_millis(1));
+    }
+
+    /// That delays fell by 0.75 ms in ten seconds was taken for drift, and is 12 ms in the time without polls.
+    #[test]
+    fn what_is_from_before_a_break_makes_no_queue_after_it() {
+        let mut base = BaseDelay::new();
+        for ms in (0..15_000).step_by(100) {
+            base.excess(at(ms), 5_000_000 - ms as i64 * 75);
+        }
+        for ms in (175_000..185_000).step_by(100) {
+            let queue = base.excess(at(ms), 4_000_000);
+            assert!(queue < Duration::from_millis(1), "{queue:?} at {ms}");
+        }
     }
 
     /// Whatever a sender says of when its polls left.
