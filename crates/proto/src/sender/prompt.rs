@@ -1,7 +1,7 @@
 //! A session that stays open: what is offered now and then shall be there soon.
 //!
-//! 1. Before anything is offered, and until the controller has found the rate, full-size probes go out as
-//!    *padding*: the first product shall not have to find it.
+//! 1. Until the controller has found the rate, full-size probes go out as *padding* whenever there is nothing to send:
+//!    the first product shall not have to find it, and a small one cannot.
 //! 2. When a block's plan has been sent and anyone loses anything, a poll asks at once who lacks how much
 //!    of it, not only when the round is over or nothing is left to send.
 //! 3. A block gets as much repair unasked as is worth its time: a further round is waited for by who lacks it, a symbol
