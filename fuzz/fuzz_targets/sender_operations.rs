@@ -192,6 +192,7 @@ impl Driver {
             round: Round(round),
             hold: Duration::from_micros(u64::from(hold_us)),
             queue: Duration::ZERO,
+            path_queue: Duration::ZERO,
             polled_at: self.now,
             received,
             host_drops: u64::from(drops),

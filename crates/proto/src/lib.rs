@@ -23,6 +23,7 @@ mod grtt;
 mod ids;
 mod loss;
 mod pacer;
+mod path_queue;
 pub mod profile;
 mod range_set;
 pub mod rate;
@@ -47,6 +48,7 @@ pub use ids::{
 };
 pub use loss::Loss;
 pub use pacer::{BURST_PACKETS_MAX, BURST_TIME, BURST_TIME_MAX, Pacer};
+pub use path_queue::PathQueue;
 pub use range_set::RangeSet;
 pub use receiver::{Receiver, ReceiverConfig};
 pub use recovery::{LossTable, Parity, Recovery};

@@ -115,6 +115,7 @@ fn report(sender: &mut Sender, now: Timestamp, from: ReceiverId, received: u64) 
         round: sender.round(),
         hold: Duration::ZERO,
         queue: Duration::ZERO,
+        path_queue: Duration::ZERO,
         polled_at: now,
         received,
         host_drops: 0,

@@ -218,6 +218,7 @@ const SAYS_NOTHING: Feedback = Feedback {
     round: Round(0),
     hold: Duration::ZERO,
     queue: Duration::ZERO,
+    path_queue: Duration::ZERO,
     polled_at: Timestamp::ZERO,
     received: 0,
     host_drops: 0,

@@ -1,10 +1,10 @@
 //! What `auto` must do on a bare stream; the whole matrix: `cargo run --release -p downpour-sim --example
 //! rate_matrix`.
 
-use downpour_proto::rate::Fixed;
-use downpour_proto::{Duration, Rate};
+use downpour_proto::rate::{Auto, Background, Fixed, RateController};
+use downpour_proto::{Duration, Rate, Timestamp};
 use downpour_sim::stream::{
-    Answers, Bed, Cell, Kind, Noise, ReceiverSetup, SessionSetup, Setup, Words, run,
+    Answers, Bed, Cell, Kind, Noise, Outcome, ReceiverSetup, SessionSetup, Setup, Words, run,
 };
 use downpour_sim::{Hiccups, LinkConfig, Loss};
 
@@ -232,22 +232,18 @@ fn background_leaves_nearly_all_to_tcp_and_uses_what_is_free() {
     }
 }
 
-#[test]
-fn what_is_on_its_way_has_not_arrived() {
-    let (rate, rtt) = (Rate::from_mbps(100), Duration::from_millis(300));
-    let receiver = ReceiverSetup {
-        rtt,
-        own: None,
-        loss: Loss::None,
-        drift_ppm: 0.0,
-        noise: Noise::NONE,
-        hiccups: Hiccups::NONE,
-    };
+/// A session alone on a link of 100 Mbit/s, for ten seconds or until so many datagrams have come to all.
+fn alone(
+    controller: Box<dyn RateController>,
+    receivers: Vec<ReceiverSetup>,
+    packets: u64,
+) -> Outcome {
+    let (rate, queue) = (Rate::from_mbps(100), Duration::from_millis(20));
     let session = SessionSetup {
         start: Duration::ZERO,
-        controller: Box::new(Fixed::new(rate.scale(0.9))),
-        receivers: vec![ReceiverSetup { rtt: rtt / 3, ..receiver.clone() }, receiver],
-        packets: 10,
+        controller,
+        receivers,
+        packets,
         answers: Answers::default(),
         hiccups: Hiccups::NONE,
         fed_from: Duration::ZERO,
@@ -255,7 +251,7 @@ fn what_is_on_its_way_has_not_arrived() {
     };
     let report = run(Setup {
         seed: 1,
-        shared: LinkConfig::bottleneck(rate, Duration::from_millis(20), Duration::ZERO),
+        shared: LinkConfig::bottleneck(rate, queue, Duration::ZERO),
         changes: Vec::new(),
         sessions: vec![session],
         cubic_rtts: Vec::new(),
@@ -264,10 +260,42 @@ fn what_is_on_its_way_has_not_arrived() {
         counted_from: Duration::ZERO,
         end: Duration::from_secs(10),
     });
+    report.sessions.into_iter().next().unwrap()
+}
+
+const fn receiver(rtt: Duration) -> ReceiverSetup {
+    let (own, loss, drift_ppm, step) = (None, Loss::None, 0.0, None);
+    ReceiverSetup { rtt, own, loss, drift_ppm, step, noise: Noise::NONE, hiccups: Hiccups::NONE }
+}
+
+#[test]
+fn what_is_on_its_way_has_not_arrived() {
+    let rtt = Duration::from_millis(300);
+    let fixed = Box::new(Fixed::new(Rate::from_mbps(90)));
+    let outcome = alone(fixed, vec![receiver(rtt / 3), receiver(rtt)], 10);
     // Half a round trip to the farther one.
-    let outcome = &report.sessions[0];
     let wall = outcome.wall.unwrap();
     assert!(wall > rtt / 2 && wall < rtt / 2 + Duration::from_millis(10), "{wall:?}");
     assert_eq!(outcome.bins[0], 0);
     assert!(outcome.bins[1] >= 10, "{:?}", outcome.bins);
+}
+
+/// A virtual machine that is paused for a snapshot has a clock that is behind from then on: to all receivers it looks like a
+/// queue, until they forget what was before (`docs/protocol.md#FB-7`). The rate came down to less than 1 Mbit/s.
+#[test]
+fn a_sender_whose_clock_has_stood_still_sees_no_queue() {
+    let seconds = Duration::from_secs;
+    for (rtt_us, step_ms) in [(300, 300), (20_000, 30), (20_000, 100), (100_000, 300)] {
+        let controllers: [Box<dyn RateController>; 2] =
+            [Box::new(Auto::new(Timestamp::ZERO)), Box::new(Background::new(Timestamp::ZERO))];
+        for controller in controllers {
+            let rtt = Duration::from_micros(rtt_us);
+            let step = Some((seconds(5), Duration::from_millis(step_ms)));
+            let receivers = vec![ReceiverSetup { step, ..receiver(rtt) }; 2];
+            let outcome = alone(controller, receivers, u64::MAX);
+            let before = outcome.rate_between(seconds(3), seconds(5));
+            let after = outcome.rate_between(seconds(6), seconds(10));
+            assert!(after > before.scale(0.9), "{rtt:?} {step_ms} ms: {before}, {after}");
+        }
+    }
 }

@@ -45,6 +45,7 @@ impl Receiver {
             round: Round(0),
             hold: Duration::ZERO,
             queue: Duration::ZERO,
+            path_queue: Duration::ZERO,
             polled_at: Timestamp::ZERO,
             received: 0,
             host_drops: 0,

@@ -161,8 +161,9 @@ pub enum Event {
 struct LastPoll {
     poll: Poll,
     at: Timestamp,
-    /// How much longer it took than the fastest lately, and when it came: by that account, which the store's backlog
-    /// is a part of.
+    /// How much longer it took than the fastest lately.
+    path_queue: Duration,
+    /// The same, and when it came, by an account which the store's backlog is a part of.
     queue: Duration,
     told_at: Timestamp,
     received: u64,
@@ -502,6 +503,7 @@ impl Receiver {
             round: last.poll.round,
             hold: now.since(last.at),
             queue: last.queue,
+            path_queue: last.path_queue,
             polled_at: last.told_at,
             received: last.received,
             host_drops: self.host_drops + self.stats.no_room,
@@ -711,14 +713,15 @@ impl Receiver {
         // The clocks differ by something that changes slowly: only the difference of delays counts.
         let transit = arrived.as_nanos().wrapping_sub(poll.sent_at.as_nanos()) as i64;
         let backlog = self.backlog.delay(self.now);
-        let queue = self.base_delay.excess(self.now, transit) + backlog;
+        let path_queue = self.base_delay.excess(self.now, transit);
+        let queue = path_queue + backlog;
         let told_at = self.last_poll.as_ref().map_or(arrived, |l| l.told_at);
         let told_at = told_at.max(arrived + backlog);
         let received = self.stats.received;
         if self.config.on_stream {
             self.losses.on_poll(poll.packet, received);
         }
-        self.last_poll = Some(LastPoll { at: arrived, queue, told_at, received, poll });
+        self.last_poll = Some(LastPoll { at: arrived, path_queue, queue, told_at, received, poll });
         self.on_polled();
         self.pull_check = true;
         self.schedule_nack();

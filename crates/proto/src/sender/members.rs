@@ -7,6 +7,7 @@ use super::rounds::{RoundLog, SentRound};
 use crate::feedback::REPORTS_MAX;
 use crate::ids::{PacketNumber, ReceiverId, Round};
 use crate::loss::{Loss, lost_share};
+use crate::path_queue::PathQueue;
 use crate::range_set::RangeSet;
 use crate::rate::RateSample;
 use crate::recovery::LossTable;
@@ -51,6 +52,7 @@ pub(super) struct Member {
     /// (sent, received) of all spans that it has reported.
     spans: (u64, u64),
     pub(super) rtt: Option<Duration>,
+    path_queue: PathQueue,
     pub(super) data_held: u32,
     /// Blocks that it had when it joined.
     pub(super) had_data: RangeSet,
@@ -112,6 +114,7 @@ impl Member {
             loss_with_search: Loss::default(),
             spans: (0, 0),
             rtt: None,
+            path_queue: PathQueue::new(),
             data_held: 0,
             had_data: RangeSet::new(),
             had_manifest: RangeSet::new(),
@@ -199,6 +202,8 @@ impl Member {
         self.data_held = report.data_held;
         let rtt = arrived.since(sent.at).saturating_sub(report.hold);
         self.rtt = Some(rtt);
+        let in_store = report.queue.saturating_sub(report.path_queue);
+        let on_path = self.path_queue.believed(report.path_queue, rtt);
         let next = LastReport {
             sent,
             received: report.received,
@@ -231,7 +236,7 @@ impl Member {
             poll_sent: sent.at,
             bytes_since: bytes_now - sent.bytes,
             rtt,
-            queue_delay: report.queue,
+            queue_delay: in_store + on_path,
             host_drops: report.host_drops.saturating_sub(last.host_drops),
             app_limited: sent.limited != last.sent.limited,
         };
@@ -447,10 +452,12 @@ impl Members {
 #[cfg(test)]
 mod tests {
     use super::{
-        Delivery, HAD_RANGES_MAX, LastReport, Member, Members, REPORT_HOLDS, RangeSet, SentRound,
+        Delivery, Feedback, HAD_RANGES_MAX, LastReport, Member, Members, REPORT_HOLDS, RangeSet,
+        RoundLog, SentRound,
     };
     use crate::ids::{PacketNumber, ReceiverId, Round};
-    use crate::time::Timestamp;
+    use crate::time::{Duration, Timestamp};
+    use alloc::vec::Vec;
 
     /// A group in which everybody has reported once, at `packet`, with these (sent, received).
     fn group(size: u32, packet: u64, span: impl Fn(u32) -> (u64, u64)) -> Members {
@@ -474,6 +481,34 @@ mod tests {
             members.insert(ReceiverId(id + 1), member);
         }
         members
+    }
+
+    /// `docs/protocol.md#FB-7`
+    #[test]
+    fn of_a_queue_the_paths_part_is_checked_by_the_round_trip_and_the_stores_is_not() {
+        let (mut rounds, ms) = (RoundLog::default(), Duration::from_millis);
+        let mut member = Member::new(Timestamp::ZERO, Delivery::Stream);
+        let mut believed = |number: u32, queue, path_queue| {
+            let (round, at) = (Round(number), Timestamp::ZERO + ms(100) * number);
+            let packet = PacketNumber(number.into());
+            rounds.push(SentRound { round, packet, at, bytes: 0, limited: 0 });
+            let report = Feedback {
+                round,
+                hold: Duration::ZERO,
+                queue,
+                path_queue,
+                polled_at: at,
+                received: number.into(),
+                host_drops: 0,
+                data_held: 0,
+                needs: Vec::new(),
+            };
+            let sample = member.on_report(at + ms(20), ReceiverId(1), &report, &rounds, 0);
+            sample.unwrap().queue_delay
+        };
+        assert_eq!(believed(1, ms(0), ms(0)), ms(0));
+        assert_eq!(believed(2, ms(500), ms(100)), ms(401));
+        assert_eq!(believed(3, ms(500), ms(0)), ms(500));
     }
 
     #[test]

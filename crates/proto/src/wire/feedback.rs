@@ -34,6 +34,8 @@ pub struct Feedback {
     /// How much longer the poll was on its way than the fastest of the last ten seconds. Whole microseconds
     /// on the wire.
     pub queue: Duration,
+    /// What of that is the path's, not the store's. Whole microseconds on the wire.
+    pub path_queue: Duration,
     /// Arrival of the poll, on the receiver's clock.
     pub polled_at: Timestamp,
     /// Authentic datagrams of the stream that had come when the poll came, the poll included.
@@ -51,15 +53,14 @@ impl Feedback {
     pub fn emit(&self, out: &mut Vec<u8>) {
         debug_assert!(self.needs.len() <= FEEDBACK_NEEDS_MAX);
         out.extend_from_slice(&self.round.0.to_be_bytes());
-        let hold_us = u32::try_from(self.hold.as_micros()).unwrap_or(u32::MAX);
-        out.extend_from_slice(&hold_us.to_be_bytes());
-        let queue_us = u32::try_from(self.queue.as_micros()).unwrap_or(u32::MAX);
-        out.extend_from_slice(&queue_us.to_be_bytes());
+        out.extend_from_slice(&micros(self.hold));
+        out.extend_from_slice(&micros(self.queue));
         out.extend_from_slice(&self.polled_at.as_nanos().to_be_bytes());
         out.extend_from_slice(&self.received.to_be_bytes());
         out.extend_from_slice(&self.host_drops.to_be_bytes());
+        out.extend_from_slice(&micros(self.path_queue));
         // Reserved.
-        out.extend_from_slice(&[0; 8]);
+        out.extend_from_slice(&[0; 4]);
         out.extend_from_slice(&self.data_held.to_be_bytes());
         out.push(self.needs.len() as u8);
         for need in &self.needs {
@@ -76,7 +77,9 @@ impl Feedback {
         let hold = Duration::from_micros(u64::from(reader.u32()?));
         let queue = Duration::from_micros(u64::from(reader.u32()?));
         let polled_at = Timestamp::from_nanos(reader.u64()?);
-        let (received, host_drops, _reserved) = (reader.u64()?, reader.u64()?, reader.u64()?);
+        let (received, host_drops) = (reader.u64()?, reader.u64()?);
+        let path_queue = Duration::from_micros(u64::from(reader.u32()?));
+        let _reserved = reader.u32()?;
         let data_held = reader.u32()?;
         let count = usize::from(reader.u8()?);
         if count > FEEDBACK_NEEDS_MAX {
@@ -84,8 +87,22 @@ impl Feedback {
         }
         let needs = (0..count).map(|_| parse_need(&mut reader)).collect::<Result<_, _>>()?;
         reader.end()?;
-        Ok(Self { round, hold, queue, polled_at, received, host_drops, data_held, needs })
+        Ok(Self {
+            round,
+            hold,
+            queue,
+            path_queue,
+            polled_at,
+            received,
+            host_drops,
+            data_held,
+            needs,
+        })
     }
+}
+
+fn micros(time: Duration) -> [u8; 4] {
+    u32::try_from(time.as_micros()).unwrap_or(u32::MAX).to_be_bytes()
 }
 
 fn parse_need(reader: &mut Reader<'_>) -> Result<Need, ParseError> {
@@ -107,13 +124,13 @@ mod tests {
     use proptest::prelude::{any, prop_assert_eq, proptest};
 
     /// Where the reserved bytes stand.
-    const RESERVED: Range<usize> = 36..44;
+    const RESERVED: Range<usize> = 40..44;
 
     proptest! {
         #[test]
         fn emitted_feedback_parses_to_itself(
             (round, hold_us, at, received, host_drops) in any::<(u32, u32, u64, u64, u64)>(),
-            (data_held, queue_us) in any::<(u32, u32)>(),
+            (data_held, queue_us, path_queue_us) in any::<(u32, u32, u32)>(),
             needs in proptest::collection::vec(
                 (0u32..1 << 27, 0u16..=2048, 1u16..=1024), 0..=FEEDBACK_NEEDS_MAX),
         ) {
@@ -127,6 +144,7 @@ mod tests {
                 round: Round(round),
                 hold: Duration::from_micros(u64::from(hold_us)),
                 queue: Duration::from_micros(u64::from(queue_us)),
+                path_queue: Duration::from_micros(u64::from(path_queue_us)),
                 polled_at: Timestamp::from_nanos(at),
                 received,
                 host_drops,

@@ -307,6 +307,7 @@ impl Net {
             round,
             hold: Duration::ZERO,
             queue: Duration::ZERO,
+            path_queue: Duration::ZERO,
             polled_at: self.now,
             received,
             host_drops: 0,

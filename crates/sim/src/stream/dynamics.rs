@@ -92,6 +92,7 @@ impl Bed {
                 Loss::None
             },
             drift_ppm: 50.0,
+            step: None,
             noise: Noise {
                 usual: Duration::from_micros(100),
                 hiccup_share: 0.01,

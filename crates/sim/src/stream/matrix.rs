@@ -157,6 +157,7 @@ impl Cell {
             own,
             loss: self.loss(),
             drift_ppm: [60.0, -90.0, 0.0, 100.0][index % 4],
+            step: None,
             noise: Noise {
                 usual: Duration::from_micros(100),
                 hiccup_share: 0.01,

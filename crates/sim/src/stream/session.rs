@@ -6,7 +6,9 @@ use crate::loss::{Loss, LossProcess};
 use crate::rng::Rng;
 use downpour_proto::rate::{Load, RateController, RatePhase, RateSample, RateSummary};
 use downpour_proto::sender::round_interval;
-use downpour_proto::{BaseDelay, Duration, Pacer, Rate, ReceiverId, StreamId, Timestamp};
+use downpour_proto::{
+    BaseDelay, Duration, Pacer, PathQueue, Rate, ReceiverId, StreamId, Timestamp,
+};
 use std::collections::VecDeque;
 
 const PAYLOAD_LEN: u64 = FRAME_LEN - HEADERS_LEN;
@@ -48,6 +50,8 @@ pub struct ReceiverSetup {
     pub loss: Loss,
     /// How fast its clock runs against the sender's, in parts per million.
     pub drift_ppm: f64,
+    /// When the sender's clock falls behind it, and by how much.
+    pub step: Option<(Duration, Duration)>,
     /// How late its clock is read.
     pub noise: Noise,
     /// How busy its host is: answers wait, arrivals are the kernel's.
@@ -169,6 +173,8 @@ struct Receiver {
     last: Option<(Answer, Poll)>,
     rtt: Option<f64>,
     base: BaseDelay,
+    /// The sender's check of what it tells.
+    path_queue: PathQueue,
 }
 
 #[derive(Debug)]
@@ -217,6 +223,7 @@ impl Session {
                 last: None,
                 rtt: None,
                 base: BaseDelay::new(),
+                path_queue: PathQueue::new(),
                 setup,
             })
             .collect();
@@ -327,7 +334,10 @@ impl Session {
                 let held = receiver.hiccups.awake(answered).since(noticed);
                 let back = noticed + held + receiver.setup.rtt / 2;
                 let drift = 1.0 + receiver.setup.drift_ppm * 1e-6;
-                let arrived_ns = (noticed.as_nanos() as f64 * drift) as u64 + 77_000_000_000;
+                let step = receiver.setup.step.filter(|step| noticed >= Timestamp::ZERO + step.0);
+                let ahead = Duration::from_secs(77) + step.map_or(Duration::ZERO, |step| step.1);
+                let arrived_ns =
+                    (noticed.as_nanos() as f64 * drift) as u64 + ahead.as_nanos() as u64;
                 let transit = arrived_ns as i64 - now.as_nanos() as i64;
                 let report = Answer {
                     queue: receiver.base.excess(noticed, transit),
@@ -378,7 +388,7 @@ impl Session {
             poll_sent: poll.sent,
             bytes_since: self.sent_bytes - poll.bytes,
             rtt,
-            queue_delay: answer.queue,
+            queue_delay: receiver.path_queue.believed(answer.queue, rtt),
             host_drops: 0,
             app_limited: poll.missed > opened.missed,
         };
