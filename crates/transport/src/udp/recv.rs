@@ -8,7 +8,7 @@ use socket2::InterfaceIndexOrAddress;
 use std::io::{self, IoSliceMut};
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd};
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 /// How to receive from a group.
 #[derive(Clone, Copy, Debug)]
@@ -139,7 +139,7 @@ pub struct Datagram<'a> {
     pub bytes: &'a mut [u8],
     /// Who sent it, as the IP header claims.
     pub from: &'a SocketAddr,
-    /// How long it lay in the socket before this receive call took it; zero where the kernel does not say.
+    /// How long it lay in the socket before this receive call took it; zero where that is not known.
     pub waited: Duration,
 }
 
@@ -148,7 +148,7 @@ pub struct Datagram<'a> {
 pub struct Message {
     /// How many datagrams it holds.
     pub datagrams: usize,
-    /// How long it lay in the socket before the call; zero where the kernel does not say.
+    /// How long it lay in the socket before the call; zero where that is not known.
     pub waited: Duration,
 }
 
@@ -157,14 +157,18 @@ pub struct RecvBatch {
     storage: Vec<u8>,
     metas: [RecvMeta; MESSAGES_MAX],
     filled: usize,
-    /// The wall clock after the last call, which is what the kernel stamps datagrams by.
-    received: Duration,
+    /// The wall clock after the last call, which is what the kernel stamps datagrams by. None if it was set while
+    /// they waited: by a clock put forward they would have come too early, which rate control remembers.
+    received: Option<Duration>,
+    began: Instant,
+    /// By how much the wall clock was ahead of the time since `began` when a call last left nothing in the socket.
+    ahead: Duration,
 }
 
 /// Messages per receive call. With receive offload each holds up to 64 datagrams.
 const MESSAGES_MAX: usize = 16;
-/// Longer waits are taken for a step of the wall clock.
-const WAITED_MAX: Duration = Duration::from_millis(250);
+/// Two clocks that are read one after the other differ by less, unless the wall clock was set.
+const SET_MIN: Duration = Duration::from_micros(200);
 /// Longest message: all of a GRO list.
 const MESSAGE_LEN_MAX: usize = 65_536;
 
@@ -177,7 +181,9 @@ impl RecvBatch {
             storage: vec![0; MESSAGES_MAX * MESSAGE_LEN_MAX],
             metas: [RecvMeta::default(); MESSAGES_MAX],
             filled: 0,
-            received: Duration::ZERO,
+            received: None,
+            began: Instant::now(),
+            ahead: wall_clock(),
         }
     }
 
@@ -190,8 +196,12 @@ impl RecvBatch {
         let mut bufs: [IoSliceMut<'_>; MESSAGES_MAX] =
             std::array::from_fn(|_| IoSliceMut::new(rooms.next().unwrap_or_default()));
         self.filled = recv(&mut bufs, &mut self.metas)?;
-        let wall_clock = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-        self.received = wall_clock.unwrap_or_default();
+        let received = wall_clock();
+        let ahead = received.saturating_sub(self.began.elapsed());
+        self.received = (ahead.abs_diff(self.ahead) < SET_MIN).then_some(received);
+        if !self.is_full() {
+            self.ahead = ahead;
+        }
         Ok(self.filled)
     }
 
@@ -225,8 +235,13 @@ impl RecvBatch {
     }
 }
 
-fn waited(received: Duration, meta: &RecvMeta) -> Duration {
-    meta.timestamp.map_or(Duration::ZERO, |stamp| received.saturating_sub(stamp).min(WAITED_MAX))
+fn wall_clock() -> Duration {
+    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default()
+}
+
+fn waited(received: Option<Duration>, meta: &RecvMeta) -> Duration {
+    let known = received.zip(meta.timestamp);
+    known.map_or(Duration::ZERO, |(received, stamp)| received.saturating_sub(stamp))
 }
 
 impl Default for RecvBatch {
@@ -373,6 +388,28 @@ mod tests {
         assert_eq!(got, [(b"nack".to_vec(), receiver.local_addr().unwrap().port())]);
         assert_eq!(sender.recv(&mut batch).unwrap(), 0);
         assert_eq!(batch.datagrams().count(), 0);
+    }
+
+    /// By a clock that was put forward by 15 ms it would have come so much too early.
+    #[test]
+    fn what_waited_while_the_wall_clock_was_set_has_not_waited() {
+        let home = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+        let sender = UnicastSocket::bind(home, 1 << 20).unwrap();
+        let to = sender.local_addr().unwrap();
+        let receiver = UnicastSocket::towards(to, 1 << 16).unwrap();
+        let mut batch = RecvBatch::new();
+        let mut waited = |set| {
+            assert!(receiver.send(b"nack", to).unwrap());
+            assert!(is_ready(sender.as_fd(), Duration::from_secs(2)));
+            batch.ahead -= set;
+            assert_eq!(sender.recv(&mut batch).unwrap(), 1);
+            batch.datagrams().next().unwrap().waited
+        };
+        // A host that halts between two looks at the clocks sees them differ.
+        let is_known = |waited: Duration| !waited.is_zero();
+        assert!((0..10).any(|_| is_known(waited(Duration::ZERO))));
+        assert_eq!(waited(Duration::from_millis(15)), Duration::ZERO);
+        assert!((0..10).any(|_| is_known(waited(Duration::ZERO))));
     }
 
     #[test]
