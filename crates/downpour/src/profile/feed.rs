@@ -289,7 +289,11 @@ mod tests {
         assert_eq!(logged(), []);
         feed.release(0);
         assert!(source.read(0, 0, &mut bytes).is_err());
-        assert_eq!(logged(), [first_pass.clone()], "also of a session that is killed later");
+        assert_eq!(
+            logged(),
+            std::slice::from_ref(&first_pass),
+            "also of a session that is killed later"
+        );
         assert_eq!(feed.end(), (2, 5));
         assert_eq!(logged(), [first_pass, line(1, 1)]);
         assert!(!feed.hold(2, Vec::new(), line(2, 0)), "nobody sends any more");
