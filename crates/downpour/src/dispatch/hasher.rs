@@ -414,6 +414,7 @@ mod tests {
     use crate::site::{Clock, Daemon, EventId, Service as _, SiteEvent};
     use downpour_catalog::{Digest, ErrorClass, Next, Revision, State, Time};
     use downpour_proto::Rng;
+    use downpour_transport::identity::Identity;
     use rustix::fs::{CWD, FileType, Mode, mknodat};
     use std::collections::HashMap;
     use std::fs;
@@ -437,7 +438,10 @@ mod tests {
             fs::write(place.join(place.file_name().unwrap()), "content").unwrap();
         }
         let text = "[site]\nname = 'a'\n[api]\nlisten = '127.0.0.1:0'\n[transfer]\nfolders = ";
-        fs::write(at.join("site.toml"), format!("{text}[{hung:?}, {well:?}]\n")).unwrap();
+        let key = Identity::generate().public_key();
+        let remote = format!("[[remote]]\nname = 'b'\nkey = '{key}'\n");
+        fs::write(at.join("site.toml"), format!("{text}[{hung:?}, {well:?}]\n{remote}")).unwrap();
+        crate::site::card(&at).unwrap(); // Makes its key.
         let daemon = Daemon::start(&at.join("site.toml"), Clock::system()).await.unwrap();
         daemon.end(Duration::ZERO).await;
         let site = daemon.site;

@@ -155,7 +155,7 @@ fn tell_trouble(site: &Site, held: &Held, at: Option<&str>, (class, what): (Erro
 fn hung(held: Option<&Held>, since: Duration) -> String {
     let file = held.map_or("a file that has gone back".into(), |held| held.path.to_string_lossy());
     let since = since.as_secs();
-    format!("{file} is waited for since {since} s, and nothing else is read; see to its disk")
+    format!("the disk of {file} has not answered for {since} s and holds up all else; see to it")
 }
 
 /// One session and the files in it.

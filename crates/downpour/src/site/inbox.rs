@@ -270,7 +270,8 @@ mod tests {
     #[tokio::test]
     async fn an_inbox_that_does_not_answer_is_told_of_and_holds_up_no_other() {
         let folder = tempfile::tempdir().unwrap();
-        let (mut config, hung) = site(folder.path());
+        let (mut config, _) = site(folder.path());
+        let hung = config.path(&config.transfer.inbox);
         let remote = format!("name = 'b'\nkey = '{}'\nfolder = 'other'", "A".repeat(43));
         config.remote.push(toml::from_str(&remote).unwrap());
         let [other, away] = ["other", "away"].map(|name| folder.path().join(name));

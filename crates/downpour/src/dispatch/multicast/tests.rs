@@ -68,7 +68,7 @@ async fn a_session_that_hangs_in_a_files_disk_is_told_of_and_given_up_for_others
         assert!(!standing.hangs(&reads));
     }
     let status = Multicast(standing.dispatch.clone()).status().line;
-    assert!(status.contains("hung is waited for since 60 s"), "{status}");
+    assert!(status.contains("the disk of hung has not answered for 60 s"), "{status}");
     let mut listener = standing.site.events.listen(Some(EventId::FIRST));
     let told = loop {
         let event = listener.next(&standing.site.events).await;

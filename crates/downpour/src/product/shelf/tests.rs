@@ -351,10 +351,14 @@ fn a_size_that_is_false_costs_no_product() {
     let publisher = Arc::new(Identity::generate());
     let blocks = blocks(Arc::clone(&publisher), &SIZES);
     let (end, last) = (blocks.len() as u32, blocks.len() - 2);
-    for (number, block, at) in [(2, 1, 0), (6, last, frame_len(5))] {
+    // Where another one begins it shows, whenever the end comes.
+    for (number, block, at, shows) in [(2, 1, 0, Some(6)), (6, last, frame_len(5), None)] {
         for size in [6_000, 1 << 50] {
             let (head, mut forged) = (head(number, size), blocks.clone());
             forged[block][8 + at..][..head.len()].copy_from_slice(&head);
+            let (world, all) = (World::new(&publisher, 0, None), forged.iter().enumerate());
+            let mut answers = all.map(|(number, bytes)| world.accept(number, bytes));
+            assert_eq!(answers.position(|answer| answer == Accepted::False), shows);
             for ends_first in [false, true] {
                 let world = World::new(&publisher, 0, None);
                 if ends_first {
