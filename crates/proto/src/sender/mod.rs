@@ -48,9 +48,6 @@ use window::{Offered, Window};
 /// The stream's rate under any ceiling, also one of zero: every deadline must come.
 const STREAM_RATE_MIN: Rate = Rate::from_bps(1);
 
-/// Where nobody has answered for so long, for so many GRTTs, and to so many polls, the way is cut: nothing new is sent on it.
-const CUT_OFF: (Duration, u32, u32) = (Duration::from_secs(1), 10, 10);
-
 /// Most blocks offered and not yet opened; [`Sender::offer_room`] says how many more fit.
 pub const OFFERED_MAX: usize = 4096;
 
@@ -682,15 +679,6 @@ impl Sender {
             }
         }
         self.check_done();
-    }
-
-    /// Nobody on the stream answers any more (`docs/protocol.md#REP-5`).
-    fn is_cut_off(&self) -> bool {
-        let (least, grtts, polls) = CUT_OFF;
-        let (round, at) = self.answered;
-        let asked = self.round.0.wrapping_sub(round.0);
-        let wait = least.max(self.grtt.value().saturating_mul(grtts));
-        round != Round(0) && asked >= polls && self.now.since(at) > wait
     }
 
     /// Nobody on the stream needs the block, and somebody is there to say so (`docs/protocol.md#CTL-4`).

@@ -5,7 +5,7 @@ use super::window::BIG_ASKERS_MAX;
 use super::{Delivery, Sender};
 use crate::feedback::GROUP_WITHOUT_BACKOFF;
 use crate::ids::{ReceiverId, Round};
-use crate::time::Timestamp;
+use crate::time::{Duration, Timestamp};
 use crate::timer::Reason;
 use crate::wire::{Feedback, HEADER_LEN, Need, ParseError, TAG_LEN};
 
@@ -21,6 +21,9 @@ const MUCH_GIVEN_SHARE: u16 = 2;
 
 /// Share of the group that must ask for much of a block before the stream gives it.
 const BIG_ASKERS_SHARE: u32 = 4;
+
+/// Where nobody has answered for so long, for so many GRTTs, and to so many polls, the way is cut: nothing new is sent on it.
+const CUT_OFF: (Duration, u32, u32) = (Duration::from_secs(1), 10, 10);
 
 impl Sender {
     /// An authentic feedback body from `from`, which the host's kernel had at `arrived`.
@@ -76,6 +79,15 @@ impl Sender {
             self.wake_pacer();
         }
         Ok(())
+    }
+
+    /// Nobody on the stream answers any more (`docs/protocol.md#REP-5`).
+    pub(super) fn is_cut_off(&self) -> bool {
+        let (least, grtts, polls) = CUT_OFF;
+        let (round, at) = self.answered;
+        let asked = self.round.0.wrapping_sub(round.0);
+        let wait = least.max(self.grtt.value().saturating_mul(grtts));
+        round != Round(0) && asked >= polls && self.now.since(at) > wait
     }
 
     /// Somebody has answered this round's poll. Blocks that were kept open because nobody had are settled from now on.
