@@ -60,8 +60,11 @@ pub(super) struct Member {
     last: Option<LastReport>,
     /// All were cut off since then: what was lost meanwhile is no chance, nor what it gets too little.
     was_cut_off: bool,
-    /// When it came to the stream: of blocks opened before, it has missed a part.
+    /// When it joined, and when it came to the stream: of blocks opened before, it has missed a part.
+    pub(super) joined_at: Timestamp,
     pub(super) on_stream_since: Timestamp,
+    /// It left the stream by its own word, and may be back at any time.
+    is_absent: bool,
     pub(super) asked: Asked,
     /// (sent, received) datagrams since the straggler policy last looked, and the times in which they left and arrived.
     span: (u64, u64),
@@ -80,7 +83,7 @@ const UNHEARD: (Duration, u32, u32, u32) = (Duration::from_secs(5), 20, 10, 50);
 
 /// The same for who was heard before: longer than a network may be out, in which TCP would be lost too
 /// (`docs/protocol.md#CTL-3`).
-const SILENCED: Duration = Duration::from_secs(20);
+pub(super) const SILENCED: Duration = Duration::from_secs(20);
 
 /// Since when polls have asked for an answer in vain, and how many.
 #[derive(Clone, Copy, Debug, Default)]
@@ -120,7 +123,9 @@ impl Member {
             had_manifest: RangeSet::new(),
             last: None,
             was_cut_off: false,
+            joined_at: now,
             on_stream_since: now,
+            is_absent: false,
             asked: Asked::default(),
             span: (0, 0),
             times: (Duration::ZERO, Duration::ZERO),
@@ -263,6 +268,7 @@ pub(super) struct Members {
     pub(super) by_id: BTreeMap<ReceiverId, Member>,
     streaming: u32,
     pulling: u32,
+    absent: u32,
     had_ranges: usize,
     /// Anybody of a group in which few are asked each time, since somebody came to the stream.
     pub(super) asked: Asked,
@@ -306,6 +312,18 @@ impl Members {
         self.pulling
     }
 
+    /// Who left the stream by their own word.
+    pub(super) const fn absent(&self) -> u32 {
+        self.absent
+    }
+
+    /// It has left the stream by its own word.
+    pub(super) fn is_absent(&mut self, id: ReceiverId) {
+        if let Some(member) = self.by_id.get_mut(&id) {
+            self.absent += u32::from(!core::mem::replace(&mut member.is_absent, true));
+        }
+    }
+
     /// A poll asks for answers: those of `all` on the stream, or of few.
     pub(super) fn ask(&mut self, now: Timestamp, all: bool) {
         if all {
@@ -337,6 +355,7 @@ impl Members {
         }
         if let Some(old) = self.by_id.insert(id, member) {
             self.had_ranges -= old.had_ranges();
+            self.absent -= u32::from(old.is_absent);
             if let Some(count) = self.count_of(old.delivery) {
                 *count -= 1;
             }
@@ -346,8 +365,9 @@ impl Members {
 
     /// Nothing is kept of `id`, which has ended.
     pub(super) fn remove(&mut self, id: ReceiverId) {
-        let old = self.by_id.remove(&id);
-        self.had_ranges -= old.map_or(0, |old| old.had_ranges());
+        let Some(old) = self.by_id.remove(&id) else { return };
+        self.had_ranges -= old.had_ranges();
+        self.absent -= u32::from(old.is_absent);
     }
 
     /// `id` holds these blocks. If there are too many ranges they are not noted: the blocks are merely sent.
@@ -366,6 +386,7 @@ impl Members {
     pub(super) fn set_delivery(&mut self, id: ReceiverId, new: Delivery) -> Option<Delivery> {
         let member = self.by_id.get_mut(&id)?;
         let old = core::mem::replace(&mut member.delivery, new);
+        self.absent -= u32::from(core::mem::take(&mut member.is_absent));
         if new == Delivery::Stream {
             self.asked = Asked::default();
         }

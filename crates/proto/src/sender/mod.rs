@@ -259,8 +259,11 @@ pub struct Sender {
     burst_bytes: u64,
     packet: PacketNumber,
     round: Round,
-    /// The newest round to which anybody on the stream has answered, and when.
+    /// The newest round to which anybody on the stream has answered, and when that was, or somebody came to a stream that nobody
+    /// followed.
     answered: (Round, Timestamp),
+    /// Of those who were cut off before this round's answer it is noted.
+    cut_off: Round,
     probe_due: bool,
     poll_due: bool,
     /// The receivers are told our presence with the next poll.
@@ -314,6 +317,7 @@ impl Sender {
             packet: PacketNumber(0),
             round: Round(0),
             answered: (Round(0), now),
+            cut_off: Round(0),
             probe_due: false,
             poll_due: false,
             tell_due: false,
@@ -393,6 +397,7 @@ impl Sender {
         self.advance(now);
         self.stragglers.forget(id);
         let fits = self.members.insert(id, Member::new(now, delivery));
+        self.on_follower(delivery);
         self.wake_pacer();
         fits
     }
@@ -426,9 +431,7 @@ impl Sender {
     /// It pulls from now on, as the sender wants it: nobody is waited for who would follow the stream again.
     pub fn move_to_pull(&mut self, now: Timestamp, id: ReceiverId) {
         self.set_delivery(now, id, Delivery::Pull);
-        if self.members.streaming() == 0 {
-            self.passing.nobody_returns();
-        }
+        self.members.set_delivery(id, Delivery::Pull); // Not by its own word.
         self.wake_pacer();
     }
 
@@ -443,6 +446,9 @@ impl Sender {
             self.config.rate.on_receiver_gone(id);
             // The last review may have been before this machine stood still.
             self.passing.followed(now, self.window.data_end);
+            if delivery == Delivery::Pull {
+                self.members.is_absent(id);
+            }
         }
         if delivery != Delivery::Pull {
             self.stragglers.forget(id);
@@ -455,6 +461,7 @@ impl Sender {
             member.restart_spans();
             if old != Some(Delivery::Stream) {
                 member.come_to_stream(now);
+                self.on_follower(delivery);
             }
         }
         self.apply_rate();
@@ -685,9 +692,11 @@ impl Sender {
     fn skippable(&self, block: BlockId) -> bool {
         if self.members.streaming() == 0 {
             // Who comes later gets what an open session sends from then on.
+            let nobody_returns = self.members.absent() == 0;
             return match self.prompt {
-                Some(_) => !self.passing.is_waiting(self.now),
-                None => self.members.pulling() > 0 && self.passing.passes(self.now, block),
+                Some(_) => nobody_returns || !self.passing.is_waiting(self.now),
+                None if nobody_returns => self.members.pulling() > 0,
+                None => self.passing.passes(self.now, block),
             };
         }
         self.members.on_stream().all(|(_, m)| match block.kind() {

@@ -1,6 +1,6 @@
 //! Feedback comes in: it is digested into rate, loss and round trip, and its NACKs into repair.
 
-use super::members::Asked;
+use super::members::{Asked, SILENCED};
 use super::window::BIG_ASKERS_MAX;
 use super::{Delivery, Sender};
 use crate::feedback::GROUP_WITHOUT_BACKOFF;
@@ -37,9 +37,10 @@ impl Sender {
         self.advance(now);
         let report = Feedback::parse(body)?;
         let bytes = self.stats.bytes;
-        if self.is_cut_off() {
+        if self.is_cut_off()
+            && core::mem::replace(&mut self.cut_off, self.answered.0) < self.answered.0
+        {
             self.members.on_stream_mut().for_each(|(_, member)| member.cut_off());
-            self.wake_pacer();
         }
         let Some(member) = self.members.by_id.get_mut(&from) else {
             return Ok(());
@@ -84,10 +85,23 @@ impl Sender {
     /// Nobody on the stream answers any more (`docs/protocol.md#REP-5`).
     pub(super) fn is_cut_off(&self) -> bool {
         let (least, grtts, polls) = CUT_OFF;
-        let (round, at) = self.answered;
-        let asked = self.round.0.wrapping_sub(round.0);
+        let asked = self.round.0.wrapping_sub(self.answered.0.0);
         let wait = least.max(self.grtt.value().saturating_mul(grtts));
-        round != Round(0) && asked >= polls && self.now.since(at) > wait
+        asked >= polls && self.now.since(self.answered.1) > wait && self.is_hoped_for()
+    }
+
+    /// Somebody has come. Before, while nobody followed the stream, nobody could answer.
+    pub(super) fn on_follower(&mut self, delivery: Delivery) {
+        if delivery == Delivery::Stream && self.members.streaming() == 1 {
+            let heard = self.answered.0 != Round(0);
+            self.answered = (if heard { self.round } else { Round(0) }, self.now);
+        }
+    }
+
+    /// Somebody on the stream has been heard lately, and may be again.
+    pub(super) fn is_hoped_for(&self) -> bool {
+        let (round, at) = self.answered;
+        round != Round(0) && self.now.since(at) <= SILENCED
     }
 
     /// Somebody has answered this round's poll. Blocks that were kept open because nobody had are settled from now on.
@@ -95,6 +109,9 @@ impl Sender {
         let (before, _) = self.answered;
         if round <= before {
             return;
+        }
+        if self.is_cut_off() {
+            self.wake_pacer();
         }
         self.answered = (round, self.now);
         let settles_at = self.now + self.settle_time();
@@ -153,7 +170,8 @@ impl Sender {
     /// ask for as much (protocol.md#REP-6), and of a closed one.
     fn is_refused(&mut self, from: ReceiverId, need: &Need) -> bool {
         let Some(member) = self.members.by_id.get(&from) else { return true };
-        let (since, streaming) = (member.on_stream_since, self.members.streaming());
+        let (since, joined_at) = (member.on_stream_since, member.joined_at);
+        let streaming = self.members.streaming();
         let (k, given) = self.window.given(need.block, from);
         let much = given.saturating_add(need.count) > SMALL_NEED.max(k / MUCH_GIVEN_SHARE);
         let Some(open) = self.window.find(need.block) else {
@@ -164,10 +182,11 @@ impl Sender {
         let doubted = self.stragglers.is_doubted(self.now, from);
         let limit = if doubted { 0 } else { open.k / BIG_NEED_SHARE };
         let big = much || need.count > SMALL_NEED.max(limit);
-        // Who came later has missed a part of it, and so may others, but not most unless all had lost the stream.
+        // Who has come back has missed a part of it, and so may others, but not most unless all had lost the stream.
         let late = open.opened_at < since;
         let quorum = if late { streaming / 2 + 1 } else { streaming.div_ceil(BIG_ASKERS_SHARE) };
-        let alone = doubted || late && self.stragglers.is_asked_back(from);
+        let is_back = open.opened_at >= joined_at && !self.stragglers.is_asked_back(from);
+        let alone = doubted || late && !is_back;
         // Of a large group so many asking within a round trip are no coincidence.
         big && (alone || open.big_asker(from) < BIG_ASKERS_MAX.min(quorum as usize))
     }

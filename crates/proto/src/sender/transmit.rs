@@ -43,10 +43,6 @@ const ROUND_IDLE_MAX: Duration = Duration::from_millis(250);
 /// Idle polls before they become rarer: receivers may still be short of what was sent last.
 const IDLE_POLLS_FAST: u32 = 8;
 
-/// While nobody follows the stream a probe comes with every so many idle polls, once a second: who left because only what is
-/// short came waits for something long (`docs/protocol.md#STRAG-4`).
-const IDLE_POLLS_PROBED: u32 = 4;
-
 /// Receivers that shall report in a round though they need nothing: [`REPORTS_MAX`] of a small
 /// group and in a session's first rounds, fewer the larger the group is, and one in two rounds in groups so
 /// large that their worst receivers speak by themselves. With the NACKs, feedback to a thousand receivers stays
@@ -366,12 +362,12 @@ impl Sender {
     fn is_awaited(&self, at: usize, roomy: bool) -> bool {
         let streaming = self.members.streaming();
         if streaming == 0 {
-            return self.members.pulling() > 0 && self.passing.is_waiting(self.now);
+            return self.members.absent() > 0 && self.passing.is_waiting(self.now);
         }
         let Some((round, until)) = self.window.open[at].last_call else { return false };
         let small = streaming <= GROUP_WITHOUT_BACKOFF;
         let is_late = roomy && small && self.now < until && !self.members.have_answered(round);
-        self.answered.0 < round || is_late
+        self.answered.0 < round && self.is_hoped_for() || is_late
     }
 
     fn transmit_presence(&mut self, message: &mut Vec<u8>) -> Option<Transmit> {
@@ -390,7 +386,8 @@ impl Sender {
             self.idle_polls += 1;
             self.limited += 1;
             let deserted = self.members.streaming() == 0 && self.members.pulling() > 0;
-            self.probe_due |= deserted && self.idle_polls.is_multiple_of(IDLE_POLLS_PROBED);
+            let (len, rate) = (self.config.geometry.datagram_len(), self.pacer.rate());
+            self.probe_due |= deserted && self.passing.probes(self.now, len, rate);
         }
         self.unpolled = 0;
         self.grtt.on_round();

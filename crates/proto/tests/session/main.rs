@@ -517,6 +517,44 @@ fn what_passes_while_only_what_is_short_comes_is_sent_when_all_are_back() {
     );
 }
 
+/// While all who pull still pull what they missed, however long that takes (`docs/protocol.md#STRAG-7`).
+#[test]
+fn what_was_missed_by_many_does_not_leave_the_rest_to_pulls() {
+    let mut net = Net::new(&[0.0; 6], Duration::from_millis(1), 400);
+    net.pull_time = Duration::from_millis(1_500);
+    net.offer(256 * 1_000);
+    net.run(Duration::from_millis(500));
+    net.nodes.iter_mut().for_each(|node| node.only_short = true);
+    net.run(Duration::from_secs(20));
+    assert!(net.sender.backlog() > 500, "{}", net.sender.backlog());
+}
+
+/// One who was there before the start has gone; all who are there pull (`docs/protocol.md#STRAG-7`).
+#[test]
+fn where_nobody_comes_back_all_is_left_to_pulls_at_once() {
+    let mut net = Net::new(&[0.0; 2], Duration::from_millis(1), 100);
+    net.sender.set_delivery(net.now, ReceiverId(1), Delivery::Ended);
+    net.nodes[0].alive = false;
+    net.sender.move_to_pull(net.now, ReceiverId(2));
+    net.nodes[1].machine.set_on_stream(net.now, false);
+    net.now = net.now + Duration::from_secs(3);
+    net.offer(256 * 100);
+    net.run(Duration::from_millis(100));
+    assert!(net.sender.ends().2);
+    net.run(Duration::from_secs(10));
+    assert!(net.complete());
+}
+
+/// Who is never heard is no sign of a way that is cut (`docs/protocol.md#REP-5`).
+#[test]
+fn a_large_group_of_which_no_answer_comes_is_sent_all_as_before() {
+    let mut net = Net::new(&[0.0; 30], Duration::from_millis(1), 100);
+    net.nodes.iter_mut().for_each(|node| node.mute = true);
+    net.offer(256 * 300);
+    net.run(Duration::from_secs(12));
+    assert_eq!(net.sender.stats().source_symbols, 256 * 300);
+}
+
 /// What was on its way when all were cut off stays open until they can ask for it (`docs/protocol.md#REP-5`).
 #[test]
 fn what_all_have_missed_the_stream_brings() {
