@@ -14,7 +14,9 @@ fn cut(receivers: usize, time: Duration) -> (Duration, Outcome) {
     config.edges[0].cuts = vec![from..from + time];
     let outcome = World::run(config);
     let completed = outcome.receivers.iter().map(|r| r.completed.unwrap_or(Duration::MAX));
-    (completed.max().unwrap(), outcome)
+    let (last, pulled) = (completed.max().unwrap(), outcome.pull_bytes);
+    println!("{receivers} receivers, cut for {time:?}: {last:?}, {pulled} B by pull");
+    (last, outcome)
 }
 
 #[test]
