@@ -2,8 +2,9 @@
 //!
 //! The sender pushes product by product, in order, at the circuit's rate: BOP (size, metadata), data blocks, EOP. It keeps
 //! each until every receiver has said RETX_END, or a constant time after its EOP; then it sends RETX_EOP and RETX_REJ to
-//! those that have not, releases it, and answers RETX_REJ from then on. The RETX_REJ unasked is ours: who waits
-//! for repair would wait for ever. A receiver has one TCP connection to it:
+//! those that have not, releases it, and answers RETX_REJ from then on; also when more waits for a receiver than its
+//! share. The latter, and the RETX_REJ unasked, are ours: who waits for repair would wait for ever. A receiver has one
+//! TCP connection to it:
 //!
 //! 1. A gap in byte offsets: RETX_REQ at once. EOP: RETX_REQ for what was not heard of. Repairs come by the connection.
 //! 2. A jump in product indexes: BOP_REQ for each that was missed, which brings RETX_BOP. For which there is no room
@@ -386,13 +387,14 @@ impl Feedback for FmtpFeedback {
 #[cfg(test)]
 #[allow(clippy::single_range_in_vec_init, reason = "ranges are meant")]
 mod tests {
-    use super::{FmtpFeedback, FmtpWire, HEADER_LEN, LINK_RATE};
+    use super::{FmtpFeedback, FmtpWire, HEADER_LEN, LINK_RATE, SEGMENT_LEN};
     use crate::ids::ReceiverId;
     use crate::profile::{
-        Begin, Data, Message, Mode, PRODUCTS_MAX, Receiver, ReceiverConfig, ReceiverEvent, Sender,
-        SenderConfig, To, Via, Wire,
+        Begin, Data, Message, Mode, Offer, PRODUCTS_MAX, REQUEST_RANGES_MAX, Receiver,
+        ReceiverConfig, ReceiverEvent, Sender, SenderConfig, To, Via, Wire,
     };
     use crate::time::{Duration, Timestamp};
+    use crate::units::Rate;
     use alloc::vec::Vec;
     use proptest::prelude::{any, prop_assert, prop_assert_eq, proptest};
 
@@ -460,6 +462,51 @@ mod tests {
         let answers: Vec<_> = answers.map(|transmit| transmit.to).collect();
         assert!(!answers.is_empty() && answers.len() < 10_000, "{}", answers.len());
         assert!(answers.iter().all(|to| *to == To::Stream(id)));
+    }
+
+    /// Hundreds wait for one repair each, so the first has the least share; it reads nothing and asks for more than that.
+    #[test]
+    fn whose_request_is_beyond_its_share_is_told_and_others_are_served() {
+        let mut now = Timestamp::ZERO;
+        let profile = super::sender(Rate::from_mbps(1000), super::KEEP);
+        let config = SenderConfig { profile, mode: Mode::Multicast, group: None };
+        let mut sender = Sender::new(config, now);
+        for id in (1..400).map(ReceiverId) {
+            assert!(sender.connect(now, id));
+            sender.set_ready(now, id, false);
+        }
+        sender.start(now);
+        let (size, mut out) = (3000 * u64::from(SEGMENT_LEN), Vec::new());
+        let offer = Offer { product: 5, size, offered_unix_ns: 0, metadata: Vec::new() };
+        assert!(sender.offer(now, offer));
+        while sender.stats().segments < 3000 {
+            while sender.poll_transmit(now, &mut out).is_some() {}
+            now = sender.poll_timeout().expect("there is more").max(now);
+            sender.handle_timeout(now);
+        }
+        let mut ask = |sender: &mut Sender, id, first| {
+            let request = Message::Request { product: 5, segments: Vec::from([first..first + 1]) };
+            out.clear();
+            FmtpWire.emit(&request, 0, &mut out);
+            sender.handle_stream(now, ReceiverId(id), &out).unwrap();
+        };
+        (2..399).for_each(|id| ask(&mut sender, id, 0));
+        (0..1100).for_each(|n| ask(&mut sender, 1, 2 * n));
+        ask(&mut sender, 399, 0);
+        assert_eq!(sender.stats().requests, 397 + REQUEST_RANGES_MAX as u64 + 1);
+        for id in [ReceiverId(1), ReceiverId(399)] {
+            sender.set_ready(now, id, true);
+        }
+        let (mut rejected, mut served) = (Vec::new(), 0);
+        now = now + Duration::from_secs(1);
+        while let Some(transmit) = sender.poll_transmit(now, &mut out) {
+            match transmit.body {
+                Some(_) => served += u32::from(transmit.to == To::Stream(ReceiverId(399))),
+                None => rejected.push((transmit.to, FmtpWire.parse(Via::Stream, &out).unwrap().0)),
+            }
+        }
+        assert_eq!(rejected, [(To::Stream(ReceiverId(1)), Message::Rejected { product: 5 })]);
+        assert_eq!(served, 1);
     }
 
     #[test]

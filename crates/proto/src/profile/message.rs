@@ -112,7 +112,7 @@ pub enum Message {
         /// It was asked for, or the product is about to be given up.
         repair: bool,
     },
-    /// To one: the product asked for is not there any more.
+    /// To one: the product asked for is not there any more, or too much waits for who asks.
     Rejected {
         /// Which.
         product: u32,

@@ -4,7 +4,7 @@
 //! another in turn (`afdp` by unicast, `fmtp` by the asker's connection). What was asked for and not sent yet is
 //! in sets of ranges: asking twice is asking once, and asking for all costs no more than asking for one.
 
-use super::message::Via;
+use super::message::{REQUEST_RANGES_MAX, Via};
 use crate::ids::ReceiverId;
 use crate::range_set::RangeSet;
 use crate::time::{Duration, Timestamp};
@@ -12,7 +12,8 @@ use alloc::collections::BTreeMap;
 use core::fmt;
 use core::ops::Range;
 
-/// Most ranges that wait, of all receivers and products: some 30 MB. What is asked for beyond is not noted.
+/// Ranges that wait, some 30 MB, divided among those who wait for some; but each may have a request's. So what one does
+/// not take is no loss of another, and even [`MEMBERS_MAX`](super::MEMBERS_MAX) of them have less than six million.
 const RANGES_MAX: usize = 1 << 18;
 
 /// A segment to be sent again.
@@ -28,8 +29,9 @@ pub struct Repair {
 
 /// What is sent again, and how long a product is kept for that.
 pub trait Recovery: Send + fmt::Debug {
-    /// A receiver asks for segments that have been sent, one at least. How many of them were not waiting already.
-    fn on_request(&mut self, from: ReceiverId, product: u32, segments: Range<u32>) -> u32;
+    /// A receiver asks for segments that have been sent, one at least. How many of them were not waiting already;
+    /// `None`: too much waits for it, these are not noted.
+    fn on_request(&mut self, from: ReceiverId, product: u32, segments: Range<u32>) -> Option<u32>;
 
     /// The next to send; of receivers that `ready` says can take it.
     fn next(&mut self, ready: &dyn Fn(ReceiverId) -> bool) -> Option<Repair>;
@@ -66,7 +68,8 @@ pub struct Shared {
 impl Shared {
     /// A product is kept for `quiet` after it was last asked for.
     pub const fn new(quiet: Duration, knows_receivers: bool) -> Self {
-        Self { waiting: Waiting(BTreeMap::new()), quiet, quiet_packets: 0, knows_receivers }
+        let waiting = Waiting { products: BTreeMap::new(), ranges: 0 };
+        Self { waiting, quiet, quiet_packets: 0, knows_receivers }
     }
 
     /// And for the time of so many packets more.
@@ -76,20 +79,33 @@ impl Shared {
     }
 }
 
-/// The segments that wait, by product. Invariant: no set is empty.
+/// The segments that wait, by product. Invariant: no set is empty, `ranges` is the sum of theirs.
 #[derive(Debug, Default)]
-struct Waiting(BTreeMap<u32, RangeSet>);
+struct Waiting {
+    products: BTreeMap<u32, RangeSet>,
+    ranges: usize,
+}
 
 impl Waiting {
-    /// How many of them did not wait already.
-    fn add(&mut self, product: u32, segments: Range<u32>) -> u32 {
-        self.0.entry(product).or_default().insert_range(segments)
+    /// How many of them did not wait already; `None`: some did not, and `most` ranges wait.
+    fn add(&mut self, product: u32, segments: Range<u32>, most: usize) -> Option<u32> {
+        if self.ranges >= most {
+            let waiting = self.products.get(&product);
+            return waiting.filter(|set| set.first_gap(segments).is_none()).map(|_| 0);
+        }
+        let set = self.products.entry(product).or_default();
+        let before = set.ranges();
+        let new = set.insert_range(segments);
+        self.ranges = self.ranges + set.ranges() - before;
+        Some(new)
     }
 
     fn pop_first(&mut self) -> Option<(u32, u32)> {
-        let mut first = self.0.first_entry()?;
+        let mut first = self.products.first_entry()?;
+        let before = first.get().ranges();
         let segment = first.get().iter().next()?.start;
         first.get_mut().remove(segment);
+        self.ranges = self.ranges + first.get().ranges() - before;
         let product = *first.key();
         if first.get().is_empty() {
             first.remove();
@@ -97,14 +113,14 @@ impl Waiting {
         Some((product, segment))
     }
 
-    fn ranges(&self) -> usize {
-        self.0.values().map(RangeSet::ranges).sum()
+    fn forget(&mut self, product: u32) {
+        self.ranges -= self.products.remove(&product).map_or(0, |set| set.ranges());
     }
 }
 
 impl Recovery for Shared {
-    fn on_request(&mut self, _from: ReceiverId, product: u32, segments: Range<u32>) -> u32 {
-        if self.waiting.ranges() >= RANGES_MAX { 0 } else { self.waiting.add(product, segments) }
+    fn on_request(&mut self, _from: ReceiverId, product: u32, segments: Range<u32>) -> Option<u32> {
+        self.waiting.add(product, segments, RANGES_MAX)
     }
 
     fn next(&mut self, _ready: &dyn Fn(ReceiverId) -> bool) -> Option<Repair> {
@@ -113,15 +129,15 @@ impl Recovery for Shared {
     }
 
     fn has_next(&self, _ready: &dyn Fn(ReceiverId) -> bool) -> bool {
-        !self.waiting.0.is_empty()
+        !self.waiting.products.is_empty()
     }
 
     fn is_idle(&self, product: u32) -> bool {
-        !self.waiting.0.contains_key(&product)
+        !self.waiting.products.contains_key(&product)
     }
 
     fn forget_product(&mut self, product: u32) {
-        self.waiting.0.remove(&product);
+        self.waiting.forget(product);
     }
 
     fn keep_until(&self, _ended: Timestamp, asked: Timestamp, packet: Duration) -> Timestamp {
@@ -160,11 +176,10 @@ impl Each {
 }
 
 impl Recovery for Each {
-    fn on_request(&mut self, from: ReceiverId, product: u32, segments: Range<u32>) -> u32 {
-        if self.waiting.values().map(Waiting::ranges).sum::<usize>() >= RANGES_MAX {
-            return 0;
-        }
-        self.waiting.entry(from).or_default().add(product, segments)
+    fn on_request(&mut self, from: ReceiverId, product: u32, segments: Range<u32>) -> Option<u32> {
+        let share = RANGES_MAX / self.waiting.len().max(1);
+        let wanted = self.waiting.entry(from).or_default();
+        wanted.add(product, segments, share.max(REQUEST_RANGES_MAX))
     }
 
     fn next(&mut self, ready: &dyn Fn(ReceiverId) -> bool) -> Option<Repair> {
@@ -174,7 +189,7 @@ impl Recovery for Each {
         self.last = id;
         let wanted = self.waiting.get_mut(&id)?;
         let first = wanted.pop_first();
-        if wanted.0.is_empty() {
+        if wanted.products.is_empty() {
             self.waiting.remove(&id);
         }
         let (product, segment) = first?;
@@ -186,13 +201,13 @@ impl Recovery for Each {
     }
 
     fn is_idle(&self, product: u32) -> bool {
-        self.waiting.values().all(|wanted| !wanted.0.contains_key(&product))
+        self.waiting.values().all(|wanted| !wanted.products.contains_key(&product))
     }
 
     fn forget_product(&mut self, product: u32) {
         self.waiting.retain(|_, wanted| {
-            wanted.0.remove(&product);
-            !wanted.0.is_empty()
+            wanted.forget(product);
+            !wanted.products.is_empty()
         });
     }
 
@@ -214,7 +229,7 @@ impl Recovery for Each {
 
 #[cfg(test)]
 mod tests {
-    use super::{Each, Keep, RANGES_MAX, Recovery, Repair, Shared, Via};
+    use super::{Each, Keep, RANGES_MAX, REQUEST_RANGES_MAX, Recovery, Repair, Shared, Via};
     use crate::ids::ReceiverId;
     use crate::time::Duration;
     use alloc::boxed::Box;
@@ -232,8 +247,8 @@ mod tests {
     #[test]
     fn shared_repair_goes_once_for_all_who_asked() {
         let mut shared = Shared::new(Duration::from_secs(5), false);
-        assert_eq!(shared.on_request(A, 7, 3..6), 3);
-        assert_eq!(shared.on_request(B, 7, 5..7), 1);
+        assert_eq!(shared.on_request(A, 7, 3..6), Some(3));
+        assert_eq!(shared.on_request(B, 7, 5..7), Some(1));
         assert!(!shared.is_idle(7) && shared.is_idle(8));
         assert_eq!(drain(&mut shared), [(None, 7, 3), (None, 7, 4), (None, 7, 5), (None, 7, 6)]);
         shared.on_request(A, 7, 0..2);
@@ -244,8 +259,8 @@ mod tests {
     #[test]
     fn each_asker_gets_its_own_in_turn() {
         let mut each = Each::new(Via::Stream, Keep::AfterEnd(Duration::from_secs(600)));
-        assert_eq!(each.on_request(A, 7, 3..5), 2);
-        assert_eq!(each.on_request(B, 7, 3..6), 3);
+        assert_eq!(each.on_request(A, 7, 3..5), Some(2));
+        assert_eq!(each.on_request(B, 7, 3..6), Some(3));
         let a = |segment| (Some(A), 7, segment);
         let b = |segment| (Some(B), 7, segment);
         assert_eq!(each.next(&|id| id == B).unwrap().to, Some((B, Via::Stream)));
@@ -258,17 +273,43 @@ mod tests {
         assert!(each.is_idle(8));
     }
 
+    /// How many single segments, every other one of a product, are noted before one is refused.
+    fn fill(recovery: &mut dyn Recovery, from: ReceiverId, product: u32) -> usize {
+        let mut cut = (0..).step_by(2).map(|first| first..first + 1);
+        cut.position(|range| recovery.on_request(from, product, range).is_none()).unwrap()
+    }
+
     #[test]
     fn all_of_a_product_is_one_range_and_ranges_have_a_limit() {
         let each = Each::new(Via::Stream, Keep::AfterEnd(Duration::from_secs(600)));
         let shared = Shared::new(Duration::from_secs(5), false);
         for mut recovery in [Box::new(each) as Box<dyn Recovery>, Box::new(shared)] {
-            assert_eq!(recovery.on_request(A, 7, 0..u32::MAX), u32::MAX);
-            assert_eq!(recovery.on_request(A, 7, 5..u32::MAX), 0);
-            let cut = (0..).step_by(2).map(|first| first..first + 1);
-            let noted: u32 = cut.take(RANGES_MAX).map(|r| recovery.on_request(B, 8, r)).sum();
-            assert_eq!(noted as usize, RANGES_MAX - 1);
-            assert_eq!(recovery.on_request(B, 9, 0..1), 0);
+            assert_eq!(recovery.on_request(A, 7, 0..u32::MAX), Some(u32::MAX));
+            assert_eq!(recovery.on_request(A, 7, 5..u32::MAX), Some(0));
+            assert_eq!(fill(&mut *recovery, A, 8), RANGES_MAX - 1);
+            assert_eq!(recovery.on_request(A, 9, 0..1), None);
+            assert_eq!(recovery.on_request(A, 8, 2..3), Some(0), "it waits already");
+            // Each that is sent, and each product that is released, makes room.
+            recovery.forget_product(7);
+            assert_eq!(fill(&mut *recovery, A, 9), 1);
+            recovery.next(&|_| true);
+            assert_eq!(recovery.on_request(A, 9, 2..3), Some(1));
+            recovery.forget_product(8);
+            assert_eq!(drain(&mut *recovery).len(), 2);
+            assert_eq!(fill(&mut *recovery, A, 7), RANGES_MAX);
         }
+    }
+
+    #[test]
+    fn who_asks_for_much_leaves_each_other_its_share() {
+        let mut each = Each::new(Via::Stream, Keep::AfterEnd(Duration::from_secs(600)));
+        assert_eq!(fill(&mut each, A, 7), RANGES_MAX);
+        each.on_request(B, 7, 0..1);
+        assert_eq!(fill(&mut each, B, 7), RANGES_MAX / 2);
+        for id in 3..1000 {
+            assert_eq!(each.on_request(ReceiverId(id), 7, 0..1), Some(1));
+        }
+        assert_eq!(fill(&mut each, ReceiverId(3), 7), REQUEST_RANGES_MAX);
+        assert_eq!(each.on_request(A, 7, 1..2), None);
     }
 }

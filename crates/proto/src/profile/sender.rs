@@ -125,7 +125,7 @@ pub struct SenderStats {
     pub stream_bytes: u64,
     /// Requests that were served, at least in part.
     pub requests: u64,
-    /// Requests of strangers, or of nothing that had been sent, or of what was on its way already.
+    /// Requests of strangers, or of nothing that had been sent, or of what was on its way already, or beyond the limit.
     pub requests_idle: u64,
     /// Status packets.
     pub statuses: u64,
@@ -584,8 +584,17 @@ impl Sender {
             return;
         }
         let recovery = &mut self.config.profile.recovery;
-        let new: u32 =
-            sent.into_iter().map(|range| recovery.on_request(from, product, range)).sum();
+        let (mut new, mut refused) = (0, false);
+        for range in sent {
+            match recovery.on_request(from, product, range) {
+                Some(more) => new += more,
+                None => refused = true,
+            }
+        }
+        if refused {
+            // It may not ask again. Where the wire has no such answer, it does.
+            self.reply(from, Message::Rejected { product });
+        }
         let member = self.members.get_mut(&from);
         let is_member = member.is_some();
         if let Some(member) = member {

@@ -137,7 +137,12 @@ mod tests {
     struct Counted(Box<dyn Recovery>, Arc<AtomicU32>);
 
     impl Recovery for Counted {
-        fn on_request(&mut self, from: ReceiverId, product: u32, segments: Range<u32>) -> u32 {
+        fn on_request(
+            &mut self,
+            from: ReceiverId,
+            product: u32,
+            segments: Range<u32>,
+        ) -> Option<u32> {
             self.0.on_request(from, product, segments)
         }
 
