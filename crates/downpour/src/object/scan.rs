@@ -30,6 +30,8 @@ use std::path::{Path, PathBuf};
 mod items;
 pub use items::{Item, ItemScan, Skipped, check_item_name};
 
+const OWN_FDS: &str = "/proc/self/fd";
+
 /// What a walk should do.
 #[derive(Clone, Debug, Default)]
 pub struct ScanOptions {
@@ -213,6 +215,8 @@ struct Walk<'a> {
     problem_count: usize,
     /// Files with more than one name: the entry of the first.
     links: HashMap<(u64, u64), u32>,
+    /// Whether `/proc` leads to what a descriptor has open: in a chroot it may not be mounted.
+    has_proc: bool,
     options: &'a ScanOptions,
 }
 
@@ -229,6 +233,7 @@ impl<'a> Walk<'a> {
             problems: Vec::new(),
             problem_count: 0,
             links: HashMap::new(),
+            has_proc: options.xattrs && Path::new(OWN_FDS).exists(),
             options,
         }
     }
@@ -270,7 +275,7 @@ impl<'a> Walk<'a> {
             let listed = open_folder(CWD, path, OFlags::empty())
                 .and_then(|fd| Ok((rustix::fs::fstat(&fd)?, names(&fd)?, fd)));
             let listed = listed.map_err(explain).and_then(|(stat, names, fd)| {
-                Ok((stat, names, self.xattrs(fd.as_fd(), Path::new("."))?))
+                Ok((stat, names, self.xattrs(fd.as_fd(), Path::new("."), path)?))
             });
             match listed {
                 Err(reason) => self.problem(path, reason),
@@ -416,7 +421,7 @@ impl<'a> Walk<'a> {
         };
         let xattrs = match hard {
             true => Vec::new(),
-            false => match self.xattrs(found.folder, found.at) {
+            false => match self.xattrs(found.folder, found.at, found.path) {
                 Ok(xattrs) => xattrs,
                 Err(reason) => {
                     self.problem(found.path, reason);
@@ -441,14 +446,15 @@ impl<'a> Walk<'a> {
         Meta { mode, uid: stat.st_uid, gid: stat.st_gid, mtime: mtime(stat) }
     }
 
-    fn xattrs(&self, folder: BorrowedFd<'_>, at: &Path) -> Result<Vec<Xattr>, String> {
+    /// Of `at` in `folder`, which is `path` from here.
+    fn xattrs(&self, folder: BorrowedFd<'_>, at: &Path, path: &Path) -> Result<Vec<Xattr>, String> {
         if !self.options.xattrs {
             return Ok(Vec::new());
         }
-        let mut path = at.to_owned();
-        if folder.as_raw_fd() != CWD.as_raw_fd() {
+        let mut path = path.to_owned();
+        if self.has_proc && folder.as_raw_fd() != CWD.as_raw_fd() {
             // No call takes a folder that is open. This leads into it, wherever it is by now.
-            path = Path::new(&format!("/proc/self/fd/{}", folder.as_raw_fd())).join(at);
+            path = Path::new(OWN_FDS).join(folder.as_raw_fd().to_string()).join(at);
         }
         xattr::read(&path).map_err(|error| format!("extended attributes: {error}"))
     }

@@ -237,11 +237,16 @@ fn attributes_are_those_of_what_was_found_wherever_its_folder_is_by_now() {
         }
     }
     let options = ScanOptions { xattrs: true, ..ScanOptions::default() };
-    let (folder, walk) = (fs::File::open(&tree).unwrap(), Walk::new(&options));
+    let (folder, mut walk) = (fs::File::open(&tree).unwrap(), Walk::new(&options));
     fs::rename(&tree, dir.path().join("moved")).unwrap();
     symlink(&other, &tree).unwrap();
-    let xattrs = walk.xattrs(folder.as_fd(), Path::new("b")).unwrap();
-    assert_eq!(xattrs[0].value, b"its");
+    let value = |walk: &Walk| {
+        walk.xattrs(folder.as_fd(), Path::new("b"), &tree.join("b")).unwrap()[0].value.clone()
+    };
+    assert_eq!(value(&walk), b"its");
+    // Without `/proc` there is only the path.
+    walk.has_proc = false;
+    assert_eq!(value(&walk), b"not");
 }
 
 #[test]
