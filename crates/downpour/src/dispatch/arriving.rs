@@ -11,7 +11,7 @@ use super::room::{Reserved, Room, Space};
 use crate::object::{Digest, Fingerprint, TreeError, check_item_name, part_name, printable};
 use crate::receipt::{InPlace, SignedFileReceipt, WORD_BYTES_MAX};
 use crate::session::MayOpen;
-use crate::site::{Fault, Site, Strange, blocking};
+use crate::site::{Fault, Site, Strange, blocking, make_own};
 use crate::spool::Rules;
 use downpour_catalog::{
     Answer, Change, Error, ErrorClass, File, NAME_BYTES_MAX, OtherContent, PAGE_MAX, Pending,
@@ -364,7 +364,7 @@ pub(crate) fn set_aside(folder: &Path, path: &str, key: &str) -> bool {
     let place = folder.join(path);
     let move_into = |folder: &Path| {
         let aside = folder.join(".downpour/corrupt");
-        std::fs::create_dir_all(&aside)?;
+        make_own(&aside)?;
         std::fs::rename(&place, aside.join(key))
     };
     let moved = match (move_into(folder), place.parent()) {

@@ -4,20 +4,24 @@
 //! something is offered for it, or, where it has receipts, when the daemon starts; a mark that it has, of a state folder before this
 //! one or of a daemon that shares it, is taken as it is. One that is noted and has not that mark is not received into.
 //!
+//! Nor is one whose `.downpour` others may write to, or own: they could swap what has been verified for what has not.
+//!
 //! Deliberately absent: a folder that cannot be marked is received into as it is, if it can be; it is tried again with the next offer.
 
 use super::config::Config;
-use crate::object::rename_new;
+use crate::object::{STAGING_NAME, rename_new};
 use crate::receipt::RECEIPT_LOG;
 use crate::whole::{put, remove};
 use downpour_transport::control::SessionId;
 use rustix::fs::{AtFlags, linkat};
 use rustix::io::Errno;
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, ErrorKind, Write as _};
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::DirBuilderExt as _;
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -62,8 +66,10 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Config {
-    /// Whether a folder was received into before; an error, if another one is in its place now. Blocks.
+    /// Whether a folder was received into before; an error, if another one is in its place now, or its `.downpour` is not ours alone.
+    /// Blocks.
     pub(super) fn knows_inbox(&self, folder: &Path) -> Result<bool, Strange> {
+        own_is_ours(folder)?;
         let state = self.state();
         let notes = notes(&state).map_err(|error| Strange {
             what: format!("{}: {error}", state.join(NOTES).display()),
@@ -82,7 +88,10 @@ impl Config {
         let what =
             format!("{shown} is not the folder that was received into before (is it mounted?)");
         let todo = match found {
-            None => format!("write {noted} to {} as the daemon's user", mark.display()),
+            None => format!(
+                "write {noted} to {} as the daemon's user, in a folder with mode 0700",
+                mark.display()
+            ),
             Some(_) => format!("take its line out of {}", self.state().join(NOTES).display()),
         };
         let todo = format!("mount it; where it is meant to be another, {todo}");
@@ -181,12 +190,38 @@ fn mark_of(folder: &Path) -> io::Result<Option<String>> {
     }
 }
 
+/// Whether nobody else may write to an inbox's `.downpour`, if it is there.
+fn own_is_ours(folder: &Path) -> Result<(), Strange> {
+    let own = folder.join(OsStr::from_bytes(STAGING_NAME));
+    let Ok(meta) = fs::symlink_metadata(&own) else { return Ok(()) };
+    let (at, user) = (own.display(), rustix::process::geteuid());
+    let (what, todo) = if !meta.is_dir() {
+        (format!("{at} is no folder"), format!("move {at} away"))
+    } else if meta.uid() != user.as_raw() {
+        let what = format!("{at} belongs to another user than the daemon's");
+        (what, format!("chown it to the daemon's user, and chmod 700 {at}; check as that user"))
+    } else if meta.mode() & 0o022 != 0 {
+        let todo = format!(
+            "chmod 700 {at}; a file system that gives everybody all rights is to be mounted without (umask=077)"
+        );
+        (format!("others may write to {at}"), todo)
+    } else {
+        return Ok(());
+    };
+    Err(Strange { what, todo })
+}
+
+/// Makes a folder in an inbox's `.downpour`, which nobody else may use.
+pub(crate) fn make_own(folder: &Path) -> io::Result<()> {
+    DirBuilder::new().recursive(true).mode(0o700).create(folder)
+}
+
 /// Marks a folder, and makes it if need be. It is on the disk, whole, when this returns; one that another daemon made first stays.
 fn make_mark(folder: &Path) -> io::Result<String> {
     let mark = folder.join(MARK);
     let own = mark.parent().unwrap_or(folder);
     fs::create_dir_all(folder)?;
-    DirBuilder::new().recursive(true).mode(0o700).create(own)?;
+    make_own(own)?;
     let id = SessionId::random().ok_or_else(|| io::Error::other("no random numbers"))?;
     let id = downpour_catalog::hex(id.as_bytes());
     let part = format!("id.{id}");
@@ -221,8 +256,9 @@ mod tests {
     use crate::receipt::RECEIPT_LOG;
     use rustix::fs::{CWD, FileType, Mode, mknodat};
     use rustix::io::Errno;
-    use std::fs::{self, File};
+    use std::fs::{self, File, Permissions};
     use std::os::fd::OwnedFd;
+    use std::os::unix::fs::{PermissionsExt as _, chown, symlink};
     use std::path::{Path, PathBuf};
     use std::sync::Arc;
     use std::time::{Duration, Instant};
@@ -265,6 +301,35 @@ mod tests {
         assert_eq!(look(), Ok(()));
         fs::write(config.state().join(NOTES), "no JSON").unwrap();
         assert!(look().unwrap_err().what.contains(NOTES));
+    }
+
+    #[test]
+    fn an_inbox_whose_own_folder_others_may_write_to_is_not_received_into() {
+        let folder = tempfile::tempdir().unwrap();
+        let (config, inbox) = site(folder.path());
+        let inboxes = Inboxes::default();
+        let look = || inboxes.look(&config, &inbox, true).map_err(|strange| strange.to_string());
+        assert_eq!(look(), Ok(()));
+        let own = inbox.join(".downpour");
+        let set = |mode| fs::set_permissions(&own, Permissions::from_mode(mode)).unwrap();
+        for mode in [0o775, 0o777] {
+            set(mode);
+            let todo = format!("others may write to {0}; chmod 700 {0};", own.display());
+            assert!(look().unwrap_err().starts_with(&todo));
+            assert_eq!(inboxes.strange().len(), 1);
+        }
+        set(0o700);
+        assert_eq!((look(), inboxes.strange()), (Ok(()), Vec::new()));
+        // One that leads to the mark is no folder of ours either.
+        fs::rename(&own, inbox.join("x")).unwrap();
+        symlink("x", &own).unwrap();
+        assert!(look().unwrap_err().contains("is no folder"));
+        if rustix::process::geteuid().is_root() {
+            fs::remove_file(&own).unwrap();
+            fs::rename(inbox.join("x"), &own).unwrap();
+            chown(&own, Some(65_534), None).unwrap();
+            assert!(look().unwrap_err().contains("belongs to another user"));
+        }
     }
 
     #[tokio::test]

@@ -52,7 +52,7 @@ pub use config::{ApiSection, Config, LogForm, LogLevel, RemoteSection, TABLES, e
 pub(crate) use daemon::look;
 pub use daemon::{Daemon, StartError};
 pub use events::{EventId, Events, Listener, SiteEvent};
-pub(crate) use inbox::{Inboxes, Strange};
+pub(crate) use inbox::{Inboxes, Strange, make_own};
 pub use init::{
     CONFIG_FILE, Card, InitError, Introduced, Setup, card, init, introduce, known, try_introduce,
 };

@@ -6,7 +6,7 @@
 //! another site, which alone knows that of them, when nobody has touched them for long.
 
 use super::journal::{Journal, Kept};
-use crate::site::Config;
+use crate::site::{Config, make_own};
 use crate::whole::remove;
 use rustix::fs::{FlockOperation, OFlags, flock};
 use std::collections::BTreeSet;
@@ -40,7 +40,7 @@ impl Part {
 
     /// Opens it for a site, as long as the whole will be, and makes it if need be.
     pub(super) fn open(path: PathBuf, size: u64, site: &str) -> io::Result<Self> {
-        path.parent().map_or(Ok(()), fs::create_dir_all)?;
+        path.parent().map_or(Ok(()), make_own)?;
         let file = loop {
             let file = options().create(true).open(&path)?;
             if lock(&file, &path)? {
