@@ -9,11 +9,13 @@
 //! 4. When everybody who is there has answered and that is not enough, the file waits, as after any failure, and goes again
 //!    for those who lack it. Who joins wakes what waits for it. The service `dispatch` does that with what has waited long enough;
 //!    while it does not work, this one does.
-//! 5. One file is read after the other. Where a disk does not answer that is told, and then the session is begun anew.
+//! 5. One file is read after the other. Where a disk does not answer that is told, and then the session is begun anew:
+//!    other rules go first.
 
 use super::book::{Book, Held, until};
 use super::link::{REST_MAX, rest, search_limit};
 use super::load::{Loaded, load, receipts_that_hold};
+use super::route::Route;
 use super::stand::{self, Verdict};
 use super::standing::{Given, Known, Presence, Present, Stand, Under, Unreadable};
 use super::standing_session::Wanted;
@@ -51,6 +53,8 @@ const HEARD_MAX: usize = 100;
 const WOKEN_MAX: usize = 10_000;
 /// How long receivers may take, at the session's end, for what is left.
 const END_TIME: Duration = Duration::from_secs(20);
+/// How long other rules go without one that a session hung in: as long as it held them up.
+const HUNG_REST: Duration = Duration::from_secs(600);
 
 /// What the service shows of itself.
 #[derive(Debug, Default)]
@@ -111,6 +115,7 @@ impl Service for Multicast {
 
 /// Serves, session after session, until it is asked to stop.
 async fn work(dispatch: &Arc<Dispatch>, site: &Arc<Site>, stop: &Stop) -> Result<(), Fault> {
+    let mut hung = HashMap::new();
     while stop.wish() == Wish::Run {
         let mut changes = site.config_changes();
         let Some(wanted) = Wanted::of(&site.config()) else {
@@ -123,8 +128,10 @@ async fn work(dispatch: &Arc<Dispatch>, site: &Arc<Site>, stop: &Stop) -> Result
         lock(&dispatch.multicast).named = wanted.receivers.len();
         let (session, opened) = wanted.open(site).await?;
         let mut standing = Standing::new(dispatch, site, wanted, opened).await?;
+        standing.hung = hung;
         let goes_on = standing.serve(session, stop).await;
         standing.record_session(Some(site.clock.now())).await?;
+        hung = standing.hung;
         lock(&dispatch.multicast).close();
         if !goes_on? {
             break;
@@ -140,6 +147,18 @@ fn rest_of(took: Duration, (found, limit): (usize, usize), some_are_there: bool)
         true => rest(took, found >= CLAIM_MAX),
         false => REST_MAX.max(took * 9),
     }
+}
+
+/// Keeps the rules that are looked through now, the first one first. One that a session hung in is not, for a time, where there are
+/// others, and is the last then, until something of it was read.
+fn in_order(
+    rules: &mut Vec<(RuleId, &Route)>,
+    hung: &HashMap<RuleId, Instant>,
+    (now, are_others): (Instant, bool),
+) {
+    let rests = |rule: &RuleId| are_others && hung.get(rule).is_some_and(|until| *until > now);
+    rules.retain(|(rule, _)| !rests(rule));
+    rules.sort_by_key(|(rule, route)| (hung.contains_key(rule), route.priority));
 }
 
 /// Tells who listens that a file failed at a receiver, or at none: it could not be read here.
@@ -176,6 +195,8 @@ struct Standing {
     joined: BTreeSet<PublicKey>,
     /// When each rule's files are looked through again for those that somebody there lacks.
     rested: HashMap<RuleId, Instant>,
+    /// In which rules' files this session or those before hung, and until when they rest.
+    hung: HashMap<RuleId, Instant>,
     given: Given,
     unreadable: Unreadable,
     /// How it goes with what the session reads.
@@ -215,6 +236,7 @@ impl Standing {
             heard: Vec::new(),
             joined: BTreeSet::new(),
             rested: HashMap::new(),
+            hung: HashMap::new(),
             given: Given::default(),
             unreadable: Unreadable::default(),
             reads: stand::Stand::new(None),
@@ -303,7 +325,7 @@ impl Standing {
     }
 
     /// Whether the session is given up, as it hangs in a read: nothing comes after that. It is told before. Of the rule whose file
-    /// it is all that have not been read fail, so that others go first.
+    /// it is all that have not been read fail, and it rests, so that others go first.
     fn hangs(&mut self, reads: &Reads) -> bool {
         let (begun, product) = reads.now();
         let verdict = self.reads.answered(now(), begun, (product.is_some(), true));
@@ -318,8 +340,9 @@ impl Standing {
             held.iter().for_each(|held| tell_trouble(&self.site, held, None, (why.0, &why.1)));
             return false;
         }
-        let rule = held.map(|held| held.rule.clone());
-        let waits = |u: &&mut Under| u.placed.is_none() && rule.as_ref() == Some(&u.held.rule);
+        let rule = held.map(|held| held.file.rule);
+        self.hung.extend(rule.map(|rule| (rule, now() + HUNG_REST)));
+        let waits = |u: &&mut Under| u.placed.is_none() && rule == Some(u.held.file.rule);
         self.files.values_mut().filter(waits).for_each(|under| under.unread = Some(why.clone()));
         true
     }
@@ -357,7 +380,10 @@ impl Standing {
                 let under = self.given.told(&name).and_then(|key| self.files.get_mut(&key));
                 let Some(under) = under else { return };
                 match outcome {
-                    Ok(placed) => under.placed = Some(placed),
+                    Ok(placed) => {
+                        under.placed = Some(placed);
+                        self.hung.remove(&under.held.file.rule);
+                    }
                     Err(why) => self.unreadable.add(under, why),
                 }
             }
@@ -400,7 +426,8 @@ impl Standing {
             .filter(|(_, route)| !route.receivers.is_empty())
             .filter(|(rule, _)| self.rested.get(rule).is_none_or(|at| *at <= Instant::now()))
             .collect();
-        rules.sort_by_key(|(_, route)| route.priority);
+        let with_receivers = state.routes.values().filter(|route| !route.receivers.is_empty());
+        in_order(&mut rules, &self.hung, (now(), with_receivers.count() > 1));
         for (rule, route) in rules {
             let now = self.site.clock.now();
             let limit = search_limit(free(self.files.len()), CLAIM_MAX, false);
@@ -449,7 +476,7 @@ impl Standing {
     }
 
     /// Who is to have the files of a rule, and who of them is there.
-    fn takers(&self, route: &super::route::Route) -> Takers {
+    fn takers(&self, route: &Route) -> Takers {
         let known = |name: &&String| self.wanted.receivers.contains_key(*name);
         let (here, away): (Vec<_>, Vec<_>) =
             route.receivers.iter().filter(known).partition(|name| self.is_present(name));
@@ -462,7 +489,7 @@ impl Standing {
     }
 
     /// A claimed file, with those who are to have it.
-    fn under(&self, held: Held, receipts: &[Receipt], route: &super::route::Route) -> Under {
+    fn under(&self, held: Held, receipts: &[Receipt], route: &Route) -> Under {
         let file = SiteFile {
             site: held.origin.clone(),
             name: held.file.name.clone(),
@@ -710,7 +737,7 @@ impl Standing {
         self.rested.clear();
         let state = look(&self.site).await?;
         let names: Vec<String> = joined.iter().map(|node| self.names[node].0.clone()).collect();
-        let goes = |route: &&super::route::Route| route.receivers.iter().any(|r| names.contains(r));
+        let goes = |route: &&Route| route.receivers.iter().any(|r| names.contains(r));
         let rules: BTreeSet<RuleId> =
             state.routes.iter().filter(|(_, route)| goes(route)).map(|(rule, _)| *rule).collect();
         let waiting = self.site.read(move |reader| {

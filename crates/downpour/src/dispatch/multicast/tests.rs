@@ -1,11 +1,15 @@
 //! Files without receivers, and a session that hangs.
 
-use super::{CLAIM_MAX, Multicast, REST_MAX, Standing, Wanted, rest_of};
+use super::{
+    CLAIM_MAX, HUNG_REST, Heard, Multicast, REST_MAX, Standing, Wanted, in_order, rest_of,
+};
+use crate::dispatch::route::Route;
 use crate::dispatch::standing::tests::under;
-use crate::dispatch::{Dispatch, lock};
+use crate::dispatch::{Dispatch, lock, now};
 use crate::session::{Opened, Reads};
 use crate::site::{Clock, Config, Daemon, EventId, Service as _, SiteEvent};
-use downpour_catalog::ErrorClass;
+use crate::spool::Rules;
+use downpour_catalog::{ErrorClass, RuleId};
 use downpour_proto::StreamId;
 use downpour_transport::control::SessionId;
 use downpour_transport::identity::Identity;
@@ -25,6 +29,9 @@ fn while_none_of_a_rules_receivers_is_there_its_files_are_hardly_looked_through(
     assert_eq!(rest_of(short, all, false), Duration::ZERO);
 }
 
+const FAR: RuleId = RuleId(1);
+const NEAR: RuleId = RuleId(2);
+
 /// Files of two rules, the one of the first of which is read now.
 async fn standing(at: &Path) -> Standing {
     let config = at.join("site.toml");
@@ -41,9 +48,9 @@ async fn standing(at: &Path) -> Standing {
     let opened = Opened { session: SessionId::random().unwrap(), stream: StreamId(1) };
     let dispatch = Arc::new(Dispatch::new(&daemon.site, &Arc::default()));
     let mut standing = Standing::new(&dispatch, &daemon.site, wanted, opened).await.unwrap();
-    for (name, rule) in [("hung", "far"), ("behind", "far"), ("other", "near")] {
+    for (name, rule) in [("hung", FAR), ("behind", FAR), ("other", NEAR)] {
         let mut under = under(&[key], 1);
-        (under.file.name, under.held.rule) = (name.to_owned(), rule.to_owned());
+        (under.file.name, under.held.file.rule) = (name.to_owned(), rule);
         under.held.path = name.into();
         standing.files.insert(under.key(), under);
     }
@@ -89,4 +96,28 @@ async fn a_session_that_hangs_in_a_files_disk_is_told_of_and_given_up_for_others
     drop(disk);
     assert!(reader.join().unwrap());
     assert!(!standing.hangs(&reads) && lock(&standing.dispatch.multicast).hangs.is_none());
+    others_go_first(&mut standing);
+}
+
+/// However many files are queued of the rule that it hung in, and whoever joins.
+fn others_go_first(standing: &mut Standing) {
+    let key = Identity::generate().public_key();
+    let config = format!("[site]\nname = 'a'\n[[remote]]\nname = 'b'\nkey = '{key}'\n");
+    let config = Config::parse(&config).unwrap();
+    let route = Route::of(&config, &Rules::new("a", &[]), "to:b/{name}").unwrap();
+    let order = |standing: &Standing, after, are_others| {
+        let mut rules = vec![(FAR, &route), (NEAR, &route)];
+        in_order(&mut rules, &standing.hung, (now() + after, are_others));
+        rules.into_iter().map(|(rule, _)| rule).collect::<Vec<_>>()
+    };
+    let soon = HUNG_REST - Duration::from_secs(1);
+    assert_eq!(order(standing, soon, true), [NEAR]);
+    assert_eq!(order(standing, soon, false), [NEAR, FAR], "for nobody it would rest");
+    assert_eq!(order(standing, HUNG_REST, true), [NEAR, FAR]);
+    let (into, _queue) = mpsc::channel();
+    let hung = standing.files.values().find(|under| under.file.name == "hung").unwrap();
+    standing.given.give(hung, String::new(), &into);
+    let (name, outcome) = (hung.key().to_string(), Ok((1, 0..1)));
+    standing.hear(Heard::Inserted { name, outcome });
+    assert_eq!(order(standing, Duration::ZERO, true), [FAR, NEAR], "it answers again");
 }
