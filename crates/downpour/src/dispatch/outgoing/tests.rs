@@ -1,0 +1,171 @@
+//! A batch at its source where disks hang, and where no session opens.
+
+use super::{
+    Book, Held, LOOK_TIME, OfferAnswer, Outgoing, Rng, Route, Said, SessionId, SiteId, Trouble,
+    in_time, now, oneshot, takes_nothing, why_not_read,
+};
+use crate::dispatch::fixture::{self, apply};
+use crate::dispatch::work::{progress, work};
+use crate::dispatch::{Dispatch, lock};
+use crate::site::{Clock, Daemon, EventId, SiteEvent, Stop, Wish};
+use crate::spool::Rules;
+use axum::body::Body;
+use axum::http::{Request, Response};
+use downpour_catalog::{Change, ErrorClass, Replica, ReplicaState};
+use downpour_transport::control::{Endpoint, ServerLimits};
+use downpour_transport::identity::Identity;
+use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// A site that takes a file of each offer.
+async fn taking() -> (SocketAddr, Identity) {
+    let (identity, any) = (Identity::generate(), "127.0.0.1:0".parse().unwrap());
+    let endpoint = Endpoint::bind(any, &identity, ServerLimits::default()).await.unwrap();
+    let address = endpoint.local_addr();
+    let answer = |_: Request<_>| async {
+        let items = vec![Said::Take { path: "f".to_owned() }];
+        Response::new(Body::from(serde_json::to_vec(&OfferAnswer { items }).unwrap()))
+    };
+    tokio::spawn(endpoint.serve(answer, std::future::pending(), Duration::ZERO));
+    (address, identity)
+}
+
+#[tokio::test]
+async fn where_no_session_can_be_opened_the_link_rests() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path();
+    let listen =
+        |port| TcpListener::bind(("::", port)).or_else(|_| TcpListener::bind(("0.0.0.0", port)));
+    // Neither port of the range is free.
+    let (port, _held) = loop {
+        let first = listen(0).unwrap();
+        let port = first.local_addr().unwrap().port();
+        if let Some(Ok(second)) = port.checked_add(1).map(listen) {
+            break (port, [first, second]);
+        }
+    };
+    let (address, other) = taking().await;
+    let text = format!(
+        "[site]\nname = 'a'\n[api]\nlisten = '127.0.0.1:0'\n[transfer]\nports = '{port}-{}'\n\
+         [[remote]]\nname = 'b'\nkey = '{}'\naddress = '{address}'\n",
+        port + 1,
+        other.public_key()
+    );
+    std::fs::write(at.join("site.toml"), text).unwrap();
+    crate::site::card(at).unwrap(); // Makes its key.
+    let daemon = Daemon::start(&at.join("site.toml"), Clock::system()).await.unwrap();
+    // The test has the only dispatcher.
+    daemon.end(Duration::ZERO).await;
+    let site = daemon.site;
+    let (file, own, _) = fixture::queued(&site, "to:b", "f").await;
+    let path = at.join("f");
+    std::fs::write(&path, "f").unwrap();
+    let (path, state) = (path.to_str().unwrap().to_owned(), ReplicaState::Present);
+    apply(&site, Change::Replica(Replica { file, site: own, path, state })).await;
+    let dispatch = Arc::new(Dispatch::new(&site, &Arc::default()));
+    let (wish, stop) = Stop::new();
+    let working = tokio::spawn(work(dispatch.clone(), site.clone(), stop));
+    let rests = async {
+        loop {
+            let links = lock(&dispatch.links)
+                .get("b")
+                .map(|link| (link.probe_at().is_some(), link.trouble().map(|(class, _)| *class)));
+            if let Some((true, class)) = links {
+                break class;
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    let rests = tokio::time::timeout(Duration::from_secs(60), rests).await;
+    wish.send_replace(Wish::Stop);
+    working.await.unwrap().unwrap();
+    assert_eq!(rests.expect("it rests"), Some(ErrorClass::OutOfResources));
+}
+
+#[tokio::test]
+async fn a_session_that_a_disk_does_not_let_open_is_told_of_and_given_up() {
+    let folder = tempfile::tempdir().unwrap();
+    let (at, key) = (folder.path().join("site.toml"), Identity::generate().public_key());
+    let text = "[site]\nname = 'a'\n[api]\nlisten = '127.0.0.1:0'\n[[remote]]\nname = 'b'\n";
+    std::fs::write(&at, format!("{text}key = '{key}'\n")).unwrap();
+    crate::site::card(folder.path()).unwrap(); // Makes its key.
+    let daemon = Daemon::start(&at, Clock::system()).await.unwrap();
+    daemon.end(Duration::ZERO).await;
+    let (site, held) = (daemon.site, vec![Held::example("f")]);
+    let remote = site.remote("b").unwrap();
+    let route = || Route::of(&site.config(), &Rules::new("a", &[]), "to:b/{name}").unwrap();
+    let outgoing = || Outgoing {
+        site: site.clone(),
+        remote: remote.clone(),
+        dispatch: Arc::new(Dispatch::new(&site, &Arc::default())),
+        destination: SiteId(1),
+        route: route(),
+        id: SessionId::random().unwrap(),
+        rng: Rng::new(1),
+        progress: Arc::new(progress(&site, &remote, &route(), &held)),
+    };
+    let names = [(held[0].file.id, 0)].into();
+    tokio::time::pause();
+    let hangs = async |held_still: &[Held]| {
+        let (begun, book) = (now(), Book::new(&site, &Arc::default(), held_still));
+        let (_opens, ticket) = oneshot::channel();
+        let ended = outgoing().ticket(ticket, (&book, &held, &names), |_| {}).await;
+        (ended.unwrap_err().unwrap(), (now() - begun).as_secs())
+    };
+    let (what, after_s) = hangs(&held).await;
+    assert!(what.starts_with("nothing has arrived at b for 600 s"), "{what}");
+    let mut listener = site.events.listen(Some(EventId::FIRST));
+    let told = loop {
+        let event = listener.next(&site.events).await;
+        if event.kind == SiteEvent::TROUBLE {
+            break event.about["what"].to_string();
+        }
+    };
+    assert!(told.contains("for 60 s"), "{told}");
+    // All of it was cancelled.
+    assert_eq!((after_s, hangs(&[]).await.1), (602, 12));
+}
+
+#[test]
+fn a_site_without_room_says_how_small_a_file_found_none() {
+    let refused = |size, class| {
+        let mut held = Held::example("a");
+        held.file.size = size;
+        (held, Trouble::new(class, format!("{size}")))
+    };
+    let (full, busy) = (ErrorClass::DestinationFull, ErrorClass::OutOfResources);
+    let two = takes_nothing(&[refused(9, full), refused(5, full)]).unwrap();
+    assert_eq!((two.class, two.what.as_str(), two.too_large), (full, "5", Some(5)));
+    let both = takes_nothing(&[refused(9, full), refused(5, busy)]).unwrap();
+    assert_eq!((both.class, both.too_large), (busy, None));
+    let own = takes_nothing(&[refused(9, full), refused(5, ErrorClass::NameRefused)]);
+    assert!(own.is_none());
+}
+
+#[tokio::test]
+async fn a_disk_that_does_not_answer_is_not_waited_for() {
+    tokio::time::pause();
+    let (answer, answered) = std::sync::mpsc::channel::<()>();
+    let looks = in_time(2, move || {
+        let _ = answered.recv();
+        Vec::new()
+    });
+    let looks = tokio::spawn(looks);
+    tokio::task::yield_now().await;
+    tokio::time::advance(2 * LOOK_TIME).await;
+    assert_eq!(looks.await.unwrap(), [ErrorClass::SourceReadFailed; 2]);
+    drop(answer);
+    assert_eq!(in_time(1, || vec![ErrorClass::FileGone]).await, [ErrorClass::FileGone]);
+}
+
+#[test]
+fn a_file_that_is_as_it_was_has_not_changed() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a");
+    assert_eq!(why_not_read(&path, 7, true), ErrorClass::FileGone);
+    std::fs::write(&path, b"content").unwrap();
+    assert_eq!(why_not_read(&path, 7, false), ErrorClass::SourceReadFailed);
+    assert_eq!(why_not_read(&path, 7, true), ErrorClass::FileChanged);
+    assert_eq!(why_not_read(&path, 8, false), ErrorClass::FileChanged);
+}
