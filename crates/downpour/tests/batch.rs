@@ -4,8 +4,8 @@ use downpour::cli::{Controller, EncryptionArg};
 use downpour::object::{Agreed, Digest, FolderOptions, Item, Obstacle, Skipped};
 use downpour::ports::PortRange;
 use downpour::session::{
-    ItemEnd, MayOpen, ReceiveFiles, ReceivedFiles, Running, SendFiles, SentFiles, receive_files,
-    send_files,
+    ItemEnd, MayOpen, ReceiveFiles, ReceivedFiles, Running, SendFiles, SendTurns, SentFiles,
+    receive_files, send_files,
 };
 use downpour::ticket::Ticket;
 use downpour_catalog::ErrorClass;
@@ -32,7 +32,7 @@ struct Pair {
     lane: &'static str,
     wait: Duration,
     rate: Option<Rate>,
-    turns: Vec<Arc<Semaphore>>,
+    turns: SendTurns,
 }
 
 impl Pair {
@@ -48,7 +48,7 @@ impl Pair {
             lane: "lane-0",
             wait: Duration::from_secs(60),
             rate: None,
-            turns: Vec::new(),
+            turns: Arc::default(),
         }
     }
 
@@ -387,24 +387,18 @@ fn a_session_begins_though_a_disk_holds_up_all_threads_of_the_runtime() {
 }
 
 #[test]
-fn a_session_waits_for_its_turn_and_keeps_it_until_it_reads_no_more() {
+fn a_session_keeps_its_turn_until_it_reads_no_more() {
     let turn = Arc::new(Semaphore::new(1));
     let mut pair = Pair::new();
     pair.file("one", "one", b"alpha");
-    pair.turns = vec![turn.clone()];
+    pair.turns = Arc::new(vec![turn.clone().try_acquire_owned().unwrap()]);
     block_on(async {
-        let (mut first, ticket) = pair.send();
+        let (mut session, ticket) = pair.send();
+        pair.turns = Arc::default();
         ticket.await.unwrap();
-        let (unwanted, ticket) = pair.send();
-        drop(unwanted);
-        assert!(ticket.await.is_err(), "it ends without having begun");
-        let (mut second, ticket) = pair.send();
         assert_eq!(turn.available_permits(), 0);
-        first.stop();
-        first.done().await.unwrap();
-        ticket.await.expect("its turn has come");
-        second.stop();
-        second.done().await.unwrap();
+        session.stop();
+        session.done().await.unwrap();
         let free = timeout(Duration::from_secs(60), turn.acquire()).await;
         free.expect("nothing reads any more").unwrap().forget();
     });

@@ -1,7 +1,8 @@
 //! One batch at its source: offered, sent, recorded.
 //!
 //! 1. Claimed files are looked up: where they lie, what they are called, what the destination has said before.
-//! 2. They are offered. What the destination has is recorded by its receipt; what it refuses waits or is set apart.
+//! 2. When it has its turns to read them they are offered. What the destination has is recorded by its receipt; what it
+//!    refuses waits or is set apart.
 //! 3. What it takes is sent in one session; its results are asked for until all are there.
 //! 4. Each step is one commit for all files that take it. Whatever fails in between is taken up by the next batch: the
 //!    destination says what it has.
@@ -11,6 +12,7 @@ use super::hooks::kill_point;
 use super::ledger::Session;
 use super::link::Link;
 use super::offer::{Arrived, BatchState, Begin, Offer, OfferAnswer, OfferItem, Said, Trouble};
+use super::pieces::had;
 use super::policy::{blames_link, blames_site, source_class};
 use super::route::Route;
 use super::stand::Verdict;
@@ -18,7 +20,7 @@ use super::{Dispatch, Progress, lock, now};
 use crate::object::CHANGED;
 use crate::object::{DigestBook, Item, Skipped};
 use crate::receipt::SignedFileReceipt;
-use crate::session::{ItemEnd, Running, SendFiles, SentFiles, send_files};
+use crate::session::{ItemEnd, Running, SendFiles, SendTurns, SentFiles, send_files};
 use crate::site::{Fault, Remote, RemoteError, Side, Site, SiteEvent, blocking};
 use crate::spool::in_words;
 use crate::ticket::Ticket;
@@ -65,6 +67,8 @@ pub(super) struct Outgoing {
 pub(super) struct Delivered {
     pub(super) files: u64,
     pub(super) bytes: u64,
+    /// The destination was asked nothing, which says nothing of the link.
+    pub(super) is_unasked: bool,
 }
 
 /// The link failed, and with it all files that were still under way.
@@ -100,6 +104,17 @@ impl Outgoing {
         held: Vec<Held>,
     ) -> Result<(Delivered, Option<Broken>), Fault> {
         let mut delivered = Delivered::default();
+        // Had before the offer: the destination does not keep that for as long as a turn may take.
+        let paths = held.iter().map(|held| held.path.as_path());
+        let turns = self.dispatch.sends(&self.site.config(), paths);
+        let turns = match had(turns).await {
+            Ok(turns) => turns,
+            Err(trouble) => {
+                let failed = held.into_iter().map(|held| (held, trouble.clone())).collect();
+                delivered.is_unasked = true;
+                return self.fail(book, failed).await.map(|()| (delivered, None));
+            }
+        };
         let offer = Offer {
             batch: batch_name(self.id),
             items: held.iter().map(|held| item(held, &self.route)).collect(),
@@ -136,7 +151,7 @@ impl Outgoing {
         self.record(book, have, &mut delivered).await?;
         let broken = match take.is_empty() {
             true => broken,
-            false => self.send(book, take, &mut delivered).await?,
+            false => self.send(book, take, turns, &mut delivered).await?,
         };
         Ok((delivered, broken))
     }
@@ -159,6 +174,7 @@ impl Outgoing {
         &mut self,
         book: &Book,
         take: Vec<(Held, String)>,
+        turns: SendTurns,
         delivered: &mut Delivered,
     ) -> Result<Option<Broken>, Fault> {
         let (held, paths): (Vec<Held>, Vec<String>) = take.into_iter().unzip();
@@ -167,7 +183,7 @@ impl Outgoing {
         let session = self.id.to_text();
         let goes = |held: &Held| held.goes_by(session.clone());
         book.record(held.iter().map(goes).collect()).await?;
-        let (mut running, ticket) = self.open(&held, paths);
+        let (mut running, ticket) = self.open(&held, paths, turns);
         let on_link = self.on_link().await;
         let all = (book, held.as_slice(), &names);
         let ticket = match self.ticket(ticket, all, |item| running.give_up(item)).await {
@@ -209,6 +225,7 @@ impl Outgoing {
         &self,
         held: &[Held],
         paths: Vec<String>,
+        turns: SendTurns,
     ) -> (Running<SentFiles>, oneshot::Receiver<Ticket>) {
         let item = |(held, name): (&Held, String)| Item {
             path: held.path.clone(),
@@ -232,7 +249,7 @@ impl Outgoing {
             ports: config.transfer.ports.parse().unwrap_or(crate::ports::PortRange::DEFAULT),
             wait: JOIN_TIME,
             uplink: self.dispatch.book.uplink.clone(),
-            turns: self.dispatch.sends(&config, held.iter().map(|held| held.path.as_path())),
+            turns,
         })
     }
 

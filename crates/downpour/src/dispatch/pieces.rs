@@ -4,10 +4,12 @@
 //! version and digest. Whether the bytes are the right ones is for the asker to find out: it knows the digest.
 
 use super::load::{folder_of, open_folders};
+use super::offer::Trouble;
 use super::sites::asker;
 use super::{Dispatch, Turns, lock};
 use crate::api::{Allow, Given, Problem, Routes, Who};
 use crate::object::open_file;
+use crate::session::SendTurns;
 use crate::site::{Config, Fault, Remote, Site, blocking};
 use axum::Extension;
 use axum::body::Body;
@@ -18,12 +20,14 @@ use downpour_catalog::{ErrorClass, ReplicaState};
 use downpour_proto::{BlockKind, Rate};
 use downpour_transport::blocked;
 use downpour_transport::control::{PullBudget, Visitor};
+use futures_util::future::try_join_all;
 use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::io::{self, Read as _};
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::sync::Semaphore;
 use utoipa::{OpenApi, ToSchema};
 
@@ -42,6 +46,9 @@ const LOOKS_MAX: usize = 4;
 /// Sessions that read in a folder at once, also those that hang there after their batch was given up. Each has threads of its own, and
 /// four of tokio's at most.
 const SENDS_MAX: usize = 64;
+
+/// How long a batch waits for its turns, and keeps its place from others meanwhile.
+const SEND_WAIT: Duration = Duration::from_secs(60);
 
 /// Folders that have turns of their own; the others share some. With reads and looks these are three quarters of tokio's 512 threads for
 /// what may block.
@@ -198,6 +205,18 @@ impl Dispatch {
     }
 }
 
+/// A turn of each of these, to be kept until nothing is read any more. Where they do not come in time others have the place.
+pub(super) async fn had(turns: Vec<Arc<Semaphore>>) -> Result<SendTurns, Trouble> {
+    let all = try_join_all(turns.into_iter().map(Semaphore::acquire_owned));
+    let Ok(all) = tokio::time::timeout(SEND_WAIT, all).await else {
+        let what = format!(
+            "{SENDS_MAX} sessions read below its folder: see to the disk there if it hangs, or lower `active` of [transfer]"
+        );
+        return Err(Trouble::new(ErrorClass::OutOfResources, what));
+    };
+    Ok(Arc::new(all.expect("none is ever closed")))
+}
+
 /// The turns in the configured folder where this lies. A disk that does not answer holds up its own folder.
 fn turns_in(turns: &Turns, most: usize, config: &Config, path: &Path) -> Arc<Semaphore> {
     let mut folder = folder_of(&open_folders(config), path);
@@ -260,9 +279,10 @@ pub(super) fn whole(
 
 #[cfg(test)]
 mod tests {
-    use super::{FOLDERS_MAX, READS_MAX, SENDS_MAX, read_file};
-    use crate::dispatch::{Dispatch, lock};
+    use super::{FOLDERS_MAX, READS_MAX, SEND_WAIT, SENDS_MAX, had, read_file};
+    use crate::dispatch::{Dispatch, lock, now};
     use crate::site::{Clock, Config, Daemon, RemoteSection};
+    use downpour_catalog::ErrorClass;
     use downpour_proto::Rate;
     use std::path::Path;
     use std::sync::{Arc, Barrier};
@@ -328,6 +348,15 @@ mod tests {
         assert!(both.len() == 2 && Arc::ptr_eq(&both[0], &hung[0]) && hung.len() == 1);
         assert_eq!(hung[0].available_permits(), SENDS_MAX);
         assert!(!Arc::ptr_eq(&hung[0], &dispatch.turns(&config, "/hung/c".as_ref())));
+        let all = hung[0].clone().acquire_many_owned(SENDS_MAX as u32).await.unwrap();
+        tokio::time::pause();
+        let begun = now();
+        let trouble = had(both.clone()).await.unwrap_err();
+        assert_eq!(trouble.class(), ErrorClass::OutOfResources);
+        assert_eq!((now() - begun).as_secs(), SEND_WAIT.as_secs());
+        assert_eq!(both[1].available_permits(), SENDS_MAX, "it keeps none from others");
+        drop(all);
+        assert_eq!(had(both).await.unwrap().len(), 2);
     }
 
     #[test]

@@ -461,6 +461,7 @@ async fn batch(
             link.has_no_room(now, *smallest, what);
         }
         Some(broken) => link.fail(now, broken.class, &broken.what),
+        None if delivered.is_unasked => {}
         None => link.succeed(),
     });
     link.delivered(now, delivered.files, delivered.bytes, begun.elapsed().as_secs_f64());

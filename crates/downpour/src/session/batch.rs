@@ -4,7 +4,7 @@
 //! the files that were agreed on, with the content that was agreed on. What came of each file is told at both ends.
 //!
 //! Each end runs on a thread of its own: looking at a thousand files takes its time, and a disk that does not answer holds
-//! no thread up that others need. So few sessions hang in one folder as there are turns for it.
+//! no thread up that others need. Its turns are given back when none of its threads reads.
 
 use super::ended::Over;
 use super::host::Host;
@@ -32,7 +32,6 @@ use downpour_proto::transfer::{Measured, Wishes};
 use downpour_proto::{BlockId, Code, Rate};
 use downpour_transport::control::{DataPath, SessionId, SignedReceipt, Uplink};
 use downpour_transport::identity::{Identity, PublicKey};
-use futures_util::future::try_join_all;
 use std::collections::{BTreeSet, HashMap};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::PathBuf;
@@ -41,7 +40,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 use tokio::runtime::Handle;
-use tokio::sync::{Semaphore, mpsc, oneshot, watch};
+use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 
 /// What to send, to whom and how.
@@ -73,9 +72,12 @@ pub struct SendFiles {
     pub wait: Duration,
     /// With which other sessions it shares its way out.
     pub uplink: Arc<Uplink>,
-    /// It waits for a turn of each, and keeps it until none of its threads may be at the files any more.
-    pub turns: Vec<Arc<Semaphore>>,
+    /// Kept until none of its threads may be at the files any more.
+    pub turns: SendTurns,
 }
+
+/// The turns to read that a session has.
+pub type SendTurns = Arc<Vec<OwnedSemaphorePermit>>;
 
 /// What to receive, from whom and where to.
 pub struct ReceiveFiles {
@@ -212,7 +214,7 @@ impl<T> Running<T> {
 /// Begins to send. The ticket comes when the session is open; not at all if it cannot be opened.
 pub fn send_files(setup: SendFiles) -> (Running<SentFiles>, oneshot::Receiver<Ticket>) {
     let (tell, ticket) = oneshot::channel();
-    let mut giver = Giver {
+    let giver = Giver {
         identity: setup.identity.clone(),
         spool: None,
         book: setup.book.clone(),
@@ -221,27 +223,13 @@ pub fn send_files(setup: SendFiles) -> (Running<SentFiles>, oneshot::Receiver<Ti
         session: Some(setup.session),
         blocks_max: BlockId::NUMBER_END,
         uplink: setup.uplink.clone(),
-        turns: Arc::default(),
+        turns: setup.turns.clone(),
     };
-    let turns = setup.turns.clone();
     let plan = send_plan(setup);
     let running = run(Some(tell), move |handle, mut host| {
-        handle.block_on(async {
-            let turns = try_join_all(turns.into_iter().map(Semaphore::acquire_owned));
-            let turns = tokio::select! {
-                turns = turns => turns.expect("none is ever closed"),
-                () = host.stopped() => return Err(not_begun()),
-            };
-            giver.turns = Arc::new(turns);
-            send::run(&plan, &giver, &mut host).await.map(sent)
-        })
+        handle.block_on(send::run(&plan, &giver, &mut host)).map(sent)
     });
     (running, ticket)
-}
-
-fn not_begun() -> Fault {
-    let what = "the session was ended before it had a turn to read its files";
-    Fault::start(what, "see to their disk, in which earlier ones hang").of(ErrorClass::Interrupted)
 }
 
 /// Begins to receive.
@@ -416,7 +404,7 @@ mod tests {
             ports: PortRange::DEFAULT,
             wait: Duration::ZERO,
             uplink: Arc::default(),
-            turns: Vec::new(),
+            turns: Arc::default(),
         });
         assert_eq!(
             (plan.rate, plan.controller),

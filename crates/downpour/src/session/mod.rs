@@ -54,8 +54,8 @@ mod unsent;
 mod words;
 
 pub use batch::{
-    FilesEnd, ItemEnd, ReceiveFiles, ReceivedFiles, Running, SendFiles, SentFiles, receive_files,
-    send_files,
+    FilesEnd, ItemEnd, ReceiveFiles, ReceivedFiles, Running, SendFiles, SendTurns, SentFiles,
+    receive_files, send_files,
 };
 pub(crate) use network::{own_addrs_of, range_len};
 pub use receive::{MayOpen, receive};

@@ -1,6 +1,7 @@
 //! Opens everything that a sender's session needs, in the order in which a user would want to hear of
 //! errors: paths, keys, ticket, interface and group, ports.
 
+use super::batch::SendTurns;
 use super::carried::Carried;
 use super::emit::emit;
 use super::endpoint::{Endpoint, Shared, Stand};
@@ -40,7 +41,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
-use tokio::sync::{Notify, OwnedSemaphorePermit};
+use tokio::sync::Notify;
 
 /// How long a ticket printed by `send` admits.
 const TICKET_LIFE: Duration = Duration::from_secs(24 * 3600);
@@ -93,7 +94,7 @@ pub(super) struct Giver {
     /// With which other sessions it shares its way out.
     pub(super) uplink: Arc<Uplink>,
     /// Turns to read what is sent.
-    pub(super) turns: Arc<Vec<OwnedSemaphorePermit>>,
+    pub(super) turns: SendTurns,
 }
 
 impl Giver {

@@ -7,7 +7,7 @@ use super::{
 use crate::dispatch::fixture::{self, apply};
 use crate::dispatch::work::{progress, work};
 use crate::dispatch::{Dispatch, lock};
-use crate::site::{Clock, Daemon, EventId, SiteEvent, Stop, Wish};
+use crate::site::{Clock, Daemon, EventId, Site, SiteEvent, Stop, Wish};
 use crate::spool::Rules;
 use axum::body::Body;
 use axum::http::{Request, Response};
@@ -15,6 +15,7 @@ use downpour_catalog::{Change, ErrorClass, Replica, ReplicaState};
 use downpour_transport::control::{Endpoint, ServerLimits};
 use downpour_transport::identity::Identity;
 use std::net::{SocketAddr, TcpListener};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -83,34 +84,42 @@ async fn where_no_session_can_be_opened_the_link_rests() {
     assert_eq!(rests.expect("it rests"), Some(ErrorClass::OutOfResources));
 }
 
-#[tokio::test]
-async fn a_session_that_a_disk_does_not_let_open_is_told_of_and_given_up() {
-    let folder = tempfile::tempdir().unwrap();
-    let (at, key) = (folder.path().join("site.toml"), Identity::generate().public_key());
+/// A site with a remote that nobody has an address of.
+async fn to_nowhere(folder: &Path) -> Arc<Site> {
+    let (at, key) = (folder.join("site.toml"), Identity::generate().public_key());
     let text = "[site]\nname = 'a'\n[api]\nlisten = '127.0.0.1:0'\n[[remote]]\nname = 'b'\n";
     std::fs::write(&at, format!("{text}key = '{key}'\n")).unwrap();
-    crate::site::card(folder.path()).unwrap(); // Makes its key.
+    crate::site::card(folder).unwrap(); // Makes its key.
     let daemon = Daemon::start(&at, Clock::system()).await.unwrap();
     daemon.end(Duration::ZERO).await;
-    let (site, held) = (daemon.site, vec![Held::example("f")]);
+    daemon.site
+}
+
+fn outgoing(site: &Arc<Site>, held: &[Held]) -> Outgoing {
     let remote = site.remote("b").unwrap();
     let route = || Route::of(&site.config(), &Rules::new("a", &[]), "to:b/{name}").unwrap();
-    let outgoing = || Outgoing {
+    Outgoing {
         site: site.clone(),
         remote: remote.clone(),
-        dispatch: Arc::new(Dispatch::new(&site, &Arc::default())),
+        dispatch: Arc::new(Dispatch::new(site, &Arc::default())),
         destination: SiteId(1),
         route: route(),
         id: SessionId::random().unwrap(),
         rng: Rng::new(1),
-        progress: Arc::new(progress(&site, &remote, &route(), &held)),
-    };
+        progress: Arc::new(progress(site, &remote, &route(), held)),
+    }
+}
+
+#[tokio::test]
+async fn a_session_that_a_disk_does_not_let_open_is_told_of_and_given_up() {
+    let folder = tempfile::tempdir().unwrap();
+    let (site, held) = (to_nowhere(folder.path()).await, vec![Held::example("f")]);
     let names = [(held[0].file.id, 0)].into();
     tokio::time::pause();
     let hangs = async |held_still: &[Held]| {
         let (begun, book) = (now(), Book::new(&site, &Arc::default(), held_still));
         let (_opens, ticket) = oneshot::channel();
-        let ended = outgoing().ticket(ticket, (&book, &held, &names), |_| {}).await;
+        let ended = outgoing(&site, &held).ticket(ticket, (&book, &held, &names), |_| {}).await;
         (ended.unwrap_err().unwrap(), (now() - begun).as_secs())
     };
     let (what, after_s) = hangs(&held).await;
@@ -168,4 +177,20 @@ fn a_file_that_is_as_it_was_has_not_changed() {
     assert_eq!(why_not_read(&path, 7, false), ErrorClass::SourceReadFailed);
     assert_eq!(why_not_read(&path, 7, true), ErrorClass::FileChanged);
     assert_eq!(why_not_read(&path, 8, false), ErrorClass::FileChanged);
+}
+
+#[tokio::test]
+async fn what_has_no_turn_is_not_offered_and_nobody_is_blamed() {
+    let folder = tempfile::tempdir().unwrap();
+    let (site, held) = (to_nowhere(folder.path()).await, vec![Held::example("f")]);
+    let mut outgoing = outgoing(&site, &held);
+    tokio::time::pause();
+    let turns = outgoing.dispatch.sends(&site.config(), [Path::new("f")].into_iter());
+    let all = turns[0].available_permits() as u32;
+    let all = turns[0].clone().acquire_many_owned(all).await.unwrap();
+    let (delivered, broken) = outgoing.run(held.clone()).await.unwrap();
+    assert!(delivered.is_unasked && broken.is_none());
+    drop(all);
+    let broken = outgoing.run(held).await.unwrap().1.unwrap();
+    assert_eq!(broken.class, ErrorClass::DestinationUnreachable);
 }
