@@ -14,7 +14,7 @@ use super::route::{PRIORITY, is_submitted};
 use super::submit::stamp;
 use super::{Dispatch, lock, now};
 use crate::object::open_file;
-use crate::site::{Fault, Site, SiteEvent, Stop, Wish};
+use crate::site::{Config, Fault, Site, SiteEvent, Stop, Wish};
 use downpour_catalog::{
     Answer, Change, Digest, ErrorClass, File, FileId, Move, NewFile, Next, OtherContent, Query,
     Revision, Same, Scope, State, Time,
@@ -73,6 +73,11 @@ impl Hashing {
     /// What is told of disks that do not answer.
     pub(super) fn standing(&self) -> Vec<String> {
         lock(&self.0).values().filter_map(Reading::standing).collect()
+    }
+
+    /// What is told of the one that this lies on.
+    pub(super) fn standing_of(&self, config: &Config, path: &Path) -> Option<String> {
+        lock(&self.0).get(&folder_of(&open_folders(config), path)).and_then(Reading::standing)
     }
 
     /// Whether none of the disks answers. Each is told of once.
@@ -448,7 +453,7 @@ mod tests {
         let paths = [&hung, &well].map(|place| place.to_str().unwrap().to_owned()).to_vec();
         let wish = Submission { paths, to: "b".to_owned(), ..Submission::default() };
         let dispatch = Arc::new(Dispatch::new(&site, &Arc::default()));
-        submit(&dispatch, &site, wish).await.unwrap();
+        submit(&dispatch, &site, wish.clone()).await.unwrap();
         let mut hasher = Hasher::new(&dispatch, &site);
         let files = due(&site, State::Settled, |_| true).await.unwrap();
         let (file, path) = files.iter().find(|(_, path)| path.starts_with(&hung)).unwrap();
@@ -472,6 +477,12 @@ mod tests {
         assert!(!came && dispatch.status().line.contains("/hung/hung for 6"), "it is told of");
         let why = dispatch.why_of(&site, file.id).await.unwrap().unwrap().text;
         assert!(why.contains("nothing was read of"), "{why}");
+        fs::write(well.join("later"), "content").unwrap();
+        submit(&dispatch, &site, wish).await.unwrap();
+        let (later, _) = due(&site, State::Settled, |_| true).await.unwrap().pop().unwrap();
+        let why = dispatch.why_of(&site, later.id).await.unwrap().unwrap();
+        assert!(later.name == "later" && !why.text.contains("nothing was read"), "{}", why.text);
+        assert_eq!(hasher.round().await, Ok(1), "that one");
         let mut listener = site.events.listen(Some(EventId::FIRST));
         while listener.next(&site.events).await.kind != SiteEvent::TROUBLE {}
         drop(answer);

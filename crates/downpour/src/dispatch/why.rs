@@ -152,10 +152,12 @@ impl Dispatch {
             let waiting = ahead(&reader.counts()?).get(&file.rule).copied().unwrap_or_default();
             let lack = lack(reader, &file, route.as_ref(), (&config, &names), &links)?;
             let origin = names.sites.get(&file.site).cloned().unwrap_or_default();
+            let mut replicas = reader.replicas(file.id)?.into_iter();
+            let here = replicas.find(|replica| Some(replica.site) == names.site(&own));
             let recorded = Recorded { file, route, ahead: waiting.files, lack };
-            Ok(Some((recorded, links, origin, waiting.bytes)))
+            Ok(Some((recorded, links, origin, waiting.bytes, here)))
         });
-        let Some((recorded, links, origin, waiting)) = read.await? else { return Ok(None) };
+        let Some((recorded, links, origin, waiting, here)) = read.await? else { return Ok(None) };
         let aside = self.aside(&configured, &quarantined([&recorded])).await?;
         let mut why = say(&recorded, !aside.is_empty(), &links, now);
         let Recorded { file, route, .. } = recorded;
@@ -164,7 +166,7 @@ impl Dispatch {
                 lock(&self.multicast).hangs.clone()
             }
             (State::Settled, Some(route)) if is_submitted(&route.rule) => {
-                self.hashing.standing().into_iter().next()
+                here.and_then(|here| self.hashing.standing_of(&configured, here.path.as_ref()))
             }
             _ => self.standing(|batch| batch.ids.contains(&id)),
         };
