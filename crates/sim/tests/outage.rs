@@ -19,35 +19,34 @@ fn cut(receivers: usize, time: Duration) -> (Duration, Outcome) {
     (last, outcome)
 }
 
-#[test]
-fn a_short_one_costs_its_time_and_one_repair_for_all() {
+/// For each group and each cut: how much more than its time it costs, and what was sent in all and pulled by each, over the data.
+fn for_all(cuts_ms: &[u64], check: impl Fn(usize, u64, f64, f64, f64)) {
     for receivers in [1, 5, 20] {
         let (alone, _) = cut(receivers, Duration::ZERO);
-        for ms in [300, 1_000, 2_000] {
-            let time = Duration::from_millis(ms);
+        for ms in cuts_ms {
+            let time = Duration::from_millis(*ms);
             let (last, outcome) = cut(receivers, time);
             let lost = last.saturating_sub(alone + time).as_secs_f64();
-            assert!(lost < 1.0, "{receivers}, {ms} ms: {lost:.2} s more than its time");
-            assert_eq!(outcome.pull_bytes, 0, "{receivers}, {ms} ms");
-            let sent = outcome.stream_bytes as f64 / LEN as f64;
-            assert!(sent < 1.25, "{receivers}, {ms} ms: {sent:.3} x the data");
+            let [sent, pulled] =
+                [outcome.stream_bytes, outcome.pull_bytes].map(|bytes| bytes as f64 / LEN as f64);
+            check(receivers, *ms, lost, sent, pulled / receivers as f64);
         }
     }
+}
+
+#[test]
+fn a_short_one_costs_its_time_and_one_repair_for_all() {
+    for_all(&[300, 1_000, 2_000], |receivers, ms, lost, sent, pulled| {
+        let of = (receivers, ms, lost, sent, pulled);
+        assert!(lost < 1.0 && sent < 1.25 && pulled == 0.0, "{of:?}");
+    });
 }
 
 /// They have given the stream up meanwhile, and pull what they know of until they hear it again.
 #[test]
 fn a_long_one_costs_little_more_than_its_time() {
-    for receivers in [1, 5, 20] {
-        let (alone, _) = cut(receivers, Duration::ZERO);
-        for seconds in [4, 6, 15] {
-            let time = Duration::from_secs(seconds);
-            let (last, outcome) = cut(receivers, time);
-            let lost = last.saturating_sub(alone + time).as_secs_f64();
-            let most = 1.0 + receivers as f64 * 0.7;
-            assert!(lost < most, "{receivers}, {seconds} s: {lost:.2} s more than its time");
-            let pulled = outcome.pull_bytes as f64 / LEN as f64 / receivers as f64;
-            assert!(pulled < 0.15, "{receivers}, {seconds} s: {pulled:.3} of the data by each");
-        }
-    }
+    for_all(&[4_000, 6_000, 15_000], |receivers, ms, lost, sent, pulled| {
+        let of = (receivers, ms, lost, sent, pulled);
+        assert!(lost < 1.0 + receivers as f64 * 0.7 && pulled < 0.15, "{of:?}");
+    });
 }

@@ -318,7 +318,7 @@ impl Members {
     }
 
     /// It has left the stream by its own word.
-    pub(super) fn is_absent(&mut self, id: ReceiverId) {
+    pub(super) fn set_absent(&mut self, id: ReceiverId) {
         if let Some(member) = self.by_id.get_mut(&id) {
             self.absent += u32::from(!core::mem::replace(&mut member.is_absent, true));
         }

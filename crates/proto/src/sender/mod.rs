@@ -447,7 +447,7 @@ impl Sender {
             // The last review may have been before this machine stood still.
             self.passing.followed(now, self.window.data_end);
             if delivery == Delivery::Pull {
-                self.members.is_absent(id);
+                self.members.set_absent(id);
             }
         }
         if delivery != Delivery::Pull {

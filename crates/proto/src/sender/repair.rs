@@ -90,11 +90,10 @@ impl Sender {
         asked >= polls && self.now.since(self.answered.1) > wait && self.is_hoped_for()
     }
 
-    /// Somebody has come. Before, while nobody followed the stream, nobody could answer.
+    /// Somebody has come. Before, while nobody followed the stream, nobody could answer. What is open stays open for its answer.
     pub(super) fn on_follower(&mut self, delivery: Delivery) {
         if delivery == Delivery::Stream && self.members.streaming() == 1 {
-            let heard = self.answered.0 != Round(0);
-            self.answered = (if heard { self.round } else { Round(0) }, self.now);
+            self.answered.1 = self.now;
         }
     }
 

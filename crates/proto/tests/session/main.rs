@@ -517,6 +517,28 @@ fn what_passes_while_only_what_is_short_comes_is_sent_when_all_are_back() {
     );
 }
 
+/// They left by their own word for a moment, and one is back before the other (`docs/protocol.md#STRAG-7`, `#REP-5`).
+#[test]
+fn what_was_open_when_all_left_is_open_until_they_are_back_and_have_asked() {
+    let mut net = Net::new(&[0.0; 2], Duration::from_millis(1), 100);
+    net.pull_time = Duration::from_secs(20);
+    net.offer(256 * 160);
+    net.run(Duration::from_millis(500));
+    net.is_cut = true;
+    net.run(Duration::from_millis(300));
+    let deliver = |net: &mut Net, id, delivery| {
+        net.sender.set_delivery(net.now, ReceiverId(id), delivery);
+    };
+    (1..=2).for_each(|id| deliver(&mut net, id, Delivery::Pull));
+    net.run(Duration::from_secs(1));
+    net.is_cut = false;
+    deliver(&mut net, 1, Delivery::Stream);
+    deliver(&mut net, 2, Delivery::Stream);
+    net.run(Duration::from_secs(15));
+    let pulls: Vec<u64> = net.nodes.iter().map(|n| n.machine.stats().pulls).collect();
+    assert!(net.complete() && pulls == [0, 0], "{pulls:?} pulls");
+}
+
 /// While all who pull still pull what they missed, however long that takes (`docs/protocol.md#STRAG-7`).
 #[test]
 fn what_was_missed_by_many_does_not_leave_the_rest_to_pulls() {

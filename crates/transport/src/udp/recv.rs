@@ -374,12 +374,18 @@ mod tests {
         assert!(receiver.buffer_len() >= 100_000 && receiver.buffer_len() <= 1 << 18);
     }
 
-    #[test]
-    fn feedback_travels_by_unicast() {
+    /// A sender's socket, a receiver's towards it, and where that is.
+    fn unicast() -> (UnicastSocket, UnicastSocket, SocketAddr) {
         let home = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
         let sender = UnicastSocket::bind(home, 1 << 20).unwrap();
         let to = sender.local_addr().unwrap();
         let receiver = UnicastSocket::towards(to, 1 << 16).unwrap();
+        (sender, receiver, to)
+    }
+
+    #[test]
+    fn feedback_travels_by_unicast() {
+        let (sender, receiver, to) = unicast();
         assert!(receiver.send(b"nack", to).unwrap());
         assert!(is_ready(sender.as_fd(), Duration::from_secs(2)));
         let mut batch = RecvBatch::new();
@@ -393,10 +399,7 @@ mod tests {
     /// By a clock that was put forward by 15 ms it would have come so much too early.
     #[test]
     fn what_waited_while_the_wall_clock_was_set_has_not_waited() {
-        let home = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
-        let sender = UnicastSocket::bind(home, 1 << 20).unwrap();
-        let to = sender.local_addr().unwrap();
-        let receiver = UnicastSocket::towards(to, 1 << 16).unwrap();
+        let (sender, receiver, to) = unicast();
         let mut batch = RecvBatch::new();
         let mut waited = |set| {
             assert!(receiver.send(b"nack", to).unwrap());

@@ -13,7 +13,7 @@ use downpour_proto::ReceiverId;
 use downpour_transport::Secret;
 use downpour_transport::control::{
     BlockRange, ControlClient, ErrorCode, Event, EventsEnd, HaveRequest, JoinError, JoinRequest,
-    LeaveRequest, MANIFEST_SYMBOLS_MAX, ObjectFailure, PROTOCOL_VERSION, REASON_LEN_MAX,
+    Joined, LeaveRequest, MANIFEST_SYMBOLS_MAX, ObjectFailure, PROTOCOL_VERSION, REASON_LEN_MAX,
     ReadyRequest, Receipt, RequestError, ServerLimits, SessionId, SignedReceipt,
 };
 use downpour_transport::identity::Identity;
@@ -136,14 +136,20 @@ async fn a_receipt_of_another_is_refused() {
     world.told_nothing();
 }
 
-#[tokio::test]
-async fn a_receipt_of_another_session_is_refused() {
+/// A receiver whose key is known.
+async fn with_a_signer() -> (World, ControlClient, Joined, Arc<Identity>) {
     let mut world = World::new(Setup::default()).await;
     let setup = world.client_setup();
     let identity = setup.identity.clone();
     let client = ControlClient::connect(setup).await.unwrap();
     let joined = client.join(&join_request("anna")).await.unwrap();
     assert!(matches!(world.told().await, Told::Join { .. }));
+    (world, client, joined, identity)
+}
+
+#[tokio::test]
+async fn a_receipt_of_another_session_is_refused() {
+    let (mut world, client, joined, identity) = with_a_signer().await;
     let mine = receipt(&world, joined.reply.receiver);
     let session = SessionId::from_bytes([0; 16]);
     for old in [Receipt { session, ..mine.clone() }, Receipt { receiver: ReceiverId(9), ..mine }] {
@@ -156,12 +162,7 @@ async fn a_receipt_of_another_session_is_refused() {
 
 #[tokio::test]
 async fn a_receipt_with_an_endless_reason_is_refused() {
-    let mut world = World::new(Setup::default()).await;
-    let setup = world.client_setup();
-    let identity = setup.identity.clone();
-    let client = ControlClient::connect(setup).await.unwrap();
-    let joined = client.join(&join_request("anna")).await.unwrap();
-    assert!(matches!(world.told().await, Told::Join { .. }));
+    let (mut world, client, joined, identity) = with_a_signer().await;
     let mut endless = receipt(&world, joined.reply.receiver);
     endless.failures[0].reason = "x".repeat(REASON_LEN_MAX + 1);
     // By a receiver of its own making: ours clips reasons.
