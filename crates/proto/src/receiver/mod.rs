@@ -686,7 +686,6 @@ impl Receiver {
         partial.stage = Stage::Completing;
         let (k, decode) = (partial.k, partial.needs_decoding());
         self.backlog.on_whole(self.now, k);
-        self.stats.decoded += u64::from(decode);
         self.work.push_back(Work::Complete { block, k, decode });
     }
 

@@ -21,8 +21,6 @@ pub struct ReceiverStats {
     pub nacks: u64,
     /// Blocks stored.
     pub stored: u64,
-    /// Blocks that took decoding.
-    pub decoded: u64,
     /// Pulls begun.
     pub pulls: u64,
     /// Blocks whose bytes were false.
