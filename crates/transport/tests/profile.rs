@@ -107,7 +107,7 @@ fn run(scene: Scene) -> SendOutcome {
     let (control, socket) = sockets(&scene, &lo);
     let port = control.as_ref().map(|control| control.local_addr().unwrap().port());
     let address = port.map(|port| (Ipv4Addr::LOCALHOST, port));
-    let told = scene.mode != Mode::Multicast || scene.sender.name == "afdp";
+    let told = scene.mode != Mode::Multicast || scene.sender.wire.greets();
     let hearing = || match scene.group.filter(|_| !told) {
         Some(group) => Hearing::group(&Group::new(group, None).unwrap(), &lo).unwrap(),
         None => Hearing::Told(Some("lo".to_owned())),

@@ -167,7 +167,6 @@ fn printer(plan: &ProfileReceivePlan) -> impl FnMut(Timestamp, ReceiveEvent<'_>)
             ReceiveEvent::Complete(..) => {
                 println!("complete time: {}", now.since(Timestamp::ZERO).as_millis());
             }
-            ReceiveEvent::Placed(_) | ReceiveEvent::Rejected(_) => {}
         }
     }
 }

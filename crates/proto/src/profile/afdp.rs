@@ -52,13 +52,13 @@ pub fn sender(mode: Mode, limits: AfdpLimits) -> SenderProfile {
         Mode::Multicast | Mode::Broadcast => Box::new(Shared::new(QUIET, true)),
     };
     let rate = Box::new(Afdp::new(Afdp::INITIAL, limits));
-    SenderProfile { name: "afdp", rate, recovery, wire: Box::new(AfdpWire) }
+    SenderProfile { rate, recovery, wire: Box::new(AfdpWire) }
 }
 
 /// A subscriber's profile.
 pub fn receiver() -> ReceiverProfile {
     let feedback = Box::new(AfdpFeedback { deadline: None, arrived: false });
-    ReceiverProfile { name: "afdp", feedback, wire: Box::new(AfdpWire) }
+    ReceiverProfile { feedback, wire: Box::new(AfdpWire) }
 }
 
 #[derive(Debug)]
@@ -234,6 +234,10 @@ impl Wire for AfdpWire {
         } else {
             Err(ParseError::BadField)
         }
+    }
+
+    fn greets(&self) -> bool {
+        true
     }
 }
 

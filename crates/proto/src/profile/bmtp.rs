@@ -82,7 +82,6 @@ impl StatusRule {
 /// A sender's profile that starts at `rate` packets per second and never exceeds `ceiling`.
 pub fn sender(rate: f64, ceiling: f64) -> SenderProfile {
     SenderProfile {
-        name: "bmtp",
         rate: Box::new(Bmtp::new(rate, ceiling)),
         recovery: Box::new(Shared::new(QUIET, false).with_packets(QUIET_PACKETS)),
         wire: Box::new(BmtpWire),
@@ -92,7 +91,7 @@ pub fn sender(rate: f64, ceiling: f64) -> SenderProfile {
 /// A receiver's profile.
 pub fn receiver(rule: StatusRule) -> ReceiverProfile {
     let feedback = Box::new(BmtpFeedback { rule, ..BmtpFeedback::default() });
-    ReceiverProfile { name: "bmtp", feedback, wire: Box::new(BmtpWire) }
+    ReceiverProfile { feedback, wire: Box::new(BmtpWire) }
 }
 
 /// Seven integers, big-endian: session id, clients, bytes of the segment, segment, packet, repair mark, bytes of the

@@ -69,7 +69,6 @@ const _: () = assert!(HEADER_LEN + SEGMENT_LEN as usize <= STREAM_MESSAGE_MAX);
 /// A sender's profile, shaped to `rate` (bytes of UDP payload and of repairs).
 pub fn sender(rate: Rate, keep: Duration) -> SenderProfile {
     SenderProfile {
-        name: "fmtp",
         rate: Box::new(Shaped::new(rate)),
         recovery: Box::new(Each::new(Via::Stream, Keep::AfterEnd(keep))),
         wire: Box::new(FmtpWire),
@@ -79,7 +78,7 @@ pub fn sender(rate: Rate, keep: Duration) -> SenderProfile {
 /// A receiver's profile; `link` is for its timers.
 pub fn receiver(link: Rate) -> ReceiverProfile {
     let feedback = Box::new(FmtpFeedback::new(link));
-    ReceiverProfile { name: "fmtp", feedback, wire: Box::new(FmtpWire) }
+    ReceiverProfile { feedback, wire: Box::new(FmtpWire) }
 }
 
 #[derive(Debug)]

@@ -170,6 +170,11 @@ pub trait Wire: Send + fmt::Debug {
     fn stream_len(&self, _head: &[u8]) -> Result<Option<usize>, ParseError> {
         Err(ParseError::UnknownType)
     }
+
+    /// Whether it has a greeting; where it has none, receivers take part as soon as they come.
+    fn greets(&self) -> bool {
+        false
+    }
 }
 
 /// Segments of a product of `size` bytes; `None` when they are too many.

@@ -52,8 +52,6 @@ use alloc::boxed::Box;
 /// A profile as its sender needs it.
 #[derive(Debug)]
 pub struct SenderProfile {
-    /// As users call it.
-    pub name: &'static str,
     /// How fast.
     pub rate: Box<dyn PacketRate>,
     /// Who gets what again.
@@ -65,8 +63,6 @@ pub struct SenderProfile {
 /// A profile as its receivers need it.
 #[derive(Debug)]
 pub struct ReceiverProfile {
-    /// As users call it.
-    pub name: &'static str,
     /// What is said to the sender, and when.
     pub feedback: Box<dyn Feedback>,
     /// How it is said.

@@ -43,12 +43,6 @@ pub struct Placement {
     pub offset: u64,
     /// Which bytes of the packet.
     pub bytes: Range<usize>,
-    /// Which segment that is.
-    pub segment: u32,
-    /// It had been asked for.
-    pub repair: bool,
-    /// Packet number, where the wire has them.
-    pub packet: u32,
 }
 
 /// What a receiver saw in about a second, as the paper's program prints it (Ishihara 2002, fig. 4).
@@ -285,11 +279,6 @@ impl Receiver {
         &*self.profile.wire
     }
 
-    /// The profile's name.
-    pub const fn name(&self) -> &'static str {
-        self.profile.name
-    }
-
     /// Counters.
     pub const fn stats(&self) -> &ReceiverStats {
         &self.stats
@@ -339,9 +328,8 @@ impl Receiver {
         self.consult(|feedback, cx| feedback.on_data(cx, data, expected));
         self.check_complete(number);
         let offset = u64::from(data.segment) * u64::from(self.products.segment_len());
-        let (segment, repair, packet) = (data.segment, data.repair, data.packet);
         let bytes = packet_len - body_len..packet_len;
-        new.then_some(Placement { product: number, offset, bytes, segment, repair, packet })
+        new.then_some(Placement { product: number, offset, bytes })
     }
 
     fn check_complete(&mut self, number: u32) {

@@ -294,7 +294,7 @@ impl Sender {
         let report = MemberReport::default();
         self.members.insert(id, Member { report, joined: false, greeted: false, ready: true });
         self.greet();
-        if !self.greets() {
+        if !self.wire().greets() {
             self.join(id, false);
         }
         true
@@ -462,7 +462,8 @@ impl Sender {
         if !self.started || self.done {
             return None;
         }
-        let busy = !self.queue.is_empty() || self.config.profile.recovery.has_next(&self.ready());
+        let busy =
+            !self.queue.is_empty() || self.config.profile.recovery.has_next(&ready(&self.members));
         let pace = if busy { self.pacer.next_send() } else { Timestamp::MAX };
         Some(pace.min(self.period_at + PERIOD_SLACK).min(self.keep_until))
     }
@@ -470,6 +471,11 @@ impl Sender {
     /// The receivers with a connection, that have joined or had.
     pub fn members(&self) -> impl Iterator<Item = (ReceiverId, &MemberReport)> {
         self.members.iter().map(|(id, member)| (*id, &member.report))
+    }
+
+    /// One of them.
+    pub fn member(&self, id: ReceiverId) -> Option<&MemberReport> {
+        self.members.get(&id).map(|member| &member.report)
     }
 
     /// How many have joined and not gone.
@@ -485,11 +491,6 @@ impl Sender {
     /// How to cut what comes on a connection.
     pub fn wire(&self) -> &dyn Wire {
         &*self.config.profile.wire
-    }
-
-    /// The profile's name.
-    pub fn name(&self) -> &'static str {
-        self.config.profile.name
     }
 
     /// The rate now, of datagrams' payload.
@@ -516,26 +517,13 @@ impl Sender {
         Some(Message::Welcome(Welcome { begin, mode, group }))
     }
 
-    /// Whether the wire has a greeting; where it has none, receivers take part as soon as they come.
-    fn greets(&self) -> bool {
-        let begin =
-            Begin { product: 0, size: 0, offered_unix_ns: 0, metadata: Vec::new(), repair: false };
-        let SenderConfig { mode, group, .. } = self.config;
-        self.says(&Message::Welcome(Welcome { begin, mode, group }))
-    }
-
     /// Tells those who have come of the product that is being sent, once there is one.
     fn greet(&mut self) {
-        let Some(welcome) = self.greeting().filter(|_| self.greets()) else { return };
+        let Some(welcome) = self.greeting().filter(|_| self.wire().greets()) else { return };
         for (id, member) in self.members.iter_mut().filter(|(_, member)| !member.greeted) {
             member.greeted = true;
             self.replies.push(*id, welcome.clone());
         }
-    }
-
-    /// Whether the wire has such a message.
-    fn says(&self, message: &Message) -> bool {
-        self.wire().emit(message, 0, &mut Vec::new())
     }
 
     /// Takes part from now on; `told`: it knows of the product that is being sent.
@@ -546,12 +534,6 @@ impl Sender {
         for open in self.queue.front_mut().filter(|open| open.begun).into_iter().chain(held) {
             open.waiting.insert(id);
         }
-    }
-
-    /// Whose connection takes more.
-    fn ready(&self) -> impl Fn(ReceiverId) -> bool {
-        let members = &self.members;
-        |id| members.get(&id).is_some_and(|member| member.ready)
     }
 
     /// A product of which something was sent, and which is not released.
@@ -668,9 +650,7 @@ impl Sender {
     }
 
     fn next_reply(&mut self, out: &mut Vec<u8>) -> Option<Transmit> {
-        let members = &self.members;
-        let ready = |id| members.get(&id).is_some_and(|member: &Member| member.ready);
-        while let Some((id, message)) = self.replies.next(ready) {
+        while let Some((id, message)) = self.replies.next(ready(&self.members)) {
             if self.wire().emit(&message, 0, out) {
                 self.count(To::Stream(id), out.len() as u64);
                 return Some(Transmit { to: To::Stream(id), body: None });
@@ -680,9 +660,8 @@ impl Sender {
     }
 
     fn next_repair(&mut self, out: &mut Vec<u8>) -> Option<Transmit> {
-        let members = &self.members;
-        let ready = |id| members.get(&id).is_some_and(|member: &Member| member.ready);
-        let Repair { to, product, segment } = self.config.profile.recovery.next(&ready)?;
+        let recovery = &mut self.config.profile.recovery;
+        let Repair { to, product, segment } = recovery.next(&ready(&self.members))?;
         let now = self.now;
         let open = self.find(product)?;
         open.asked = now;
@@ -765,4 +744,9 @@ impl Open {
         let Offer { product, size, offered_unix_ns, ref metadata } = self.offer;
         Begin { product, size, offered_unix_ns, metadata: metadata.clone(), repair }
     }
+}
+
+/// Whose connection takes more.
+fn ready(members: &BTreeMap<ReceiverId, Member>) -> impl Fn(ReceiverId) -> bool {
+    |id| members.get(&id).is_some_and(|member| member.ready)
 }

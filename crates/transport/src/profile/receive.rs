@@ -63,14 +63,10 @@ pub struct ReceiveSetup {
 pub enum ReceiveEvent<'a> {
     /// A product is expected: number, bytes, metadata.
     Opened(u32, u64, &'a [u8]),
-    /// A segment is in its place.
-    Placed(&'a Placement),
     /// About a second is over.
     Interval(&'a Interval),
     /// All of it is here.
     Complete(u32, &'a Product),
-    /// It will never be.
-    Rejected(u32),
 }
 
 /// What became of it.
@@ -108,6 +104,15 @@ impl Ear {
             Self::None => None,
             Self::Group(socket) => Some(socket.as_fd()),
             Self::Own(socket) => Some(socket.as_fd()),
+        }
+    }
+
+    /// Datagrams that the socket's buffer had no room for.
+    fn drops(&self) -> io::Result<u32> {
+        match self {
+            Self::None => Ok(0),
+            Self::Group(socket) => socket.drops(),
+            Self::Own(socket) => socket.drops(),
         }
     }
 }
@@ -218,8 +223,7 @@ impl Receiving {
         ended: Result<(), ProfileError>,
     ) -> (ReceiveOutcome, Result<(), ProfileError>) {
         self.outcome.stats = *self.machine.stats();
-        let Ear::Group(socket) = &self.ear else { return (self.outcome, ended) };
-        match socket.drops() {
+        match self.ear.drops() {
             Ok(dropped) => (ReceiveOutcome { dropped, ..self.outcome }, ended),
             Err(error) => (self.outcome, ended.and(Err(ProfileError::Network(error)))),
         }
@@ -262,7 +266,7 @@ impl Receiving {
                 self.outcome.last = now;
                 if let Some(placement) = placement {
                     self.open_new(now)?;
-                    self.place(now, &placement, &datagram.bytes[placement.bytes.clone()])?;
+                    self.place(&placement, &datagram.bytes[placement.bytes.clone()])?;
                 }
             }
             self.settle()?;
@@ -280,7 +284,7 @@ impl Receiving {
             if let Ok(Some(placement)) = placement {
                 let bytes = &message[placement.bytes.clone()];
                 self.open_new(now)?;
-                self.place(now, &placement, bytes)?;
+                self.place(&placement, bytes)?;
             }
         }
         connection.write();
@@ -288,16 +292,9 @@ impl Receiving {
         Ok(())
     }
 
-    fn place(
-        &mut self,
-        now: Timestamp,
-        placement: &Placement,
-        bytes: &[u8],
-    ) -> Result<(), ProfileError> {
+    fn place(&mut self, placement: &Placement, bytes: &[u8]) -> Result<(), ProfileError> {
         let written = self.sink.write(placement.product, placement.offset, bytes);
-        written.map_err(ProfileError::Data)?;
-        (self.on_event)(now, ReceiveEvent::Placed(placement));
-        Ok(())
+        written.map_err(ProfileError::Data)
     }
 
     /// A product's first segment may have opened it.
@@ -330,7 +327,6 @@ impl Receiving {
             }
             ReceiverEvent::Rejected(number) => {
                 self.over |= self.sink.reject(number).map_err(ProfileError::Data)?;
-                (self.on_event)(now, ReceiveEvent::Rejected(number));
             }
             ReceiverEvent::Interval(interval) => {
                 (self.on_event)(now, ReceiveEvent::Interval(&interval));

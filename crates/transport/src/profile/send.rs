@@ -456,7 +456,7 @@ impl Sending {
 
     /// Where datagrams for one member go.
     fn address(&self, id: ReceiverId) -> Option<SocketAddr> {
-        let port = self.machine.members().find(|(member, _)| *member == id)?.1.port?;
+        let port = self.machine.member(id)?.port?;
         let mut address = *self.peers.get(&id)?;
         address.set_port(port);
         Some(address)
