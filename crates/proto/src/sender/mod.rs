@@ -789,6 +789,7 @@ impl Sender {
                     member.come_to_stream(self.now);
                     member.loss = crate::loss::Loss::default();
                 }
+                self.on_follower(Delivery::Stream);
                 self.push_event(Event::ReturnToStream(id));
             }
             None => {}
