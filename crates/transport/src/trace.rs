@@ -1,8 +1,8 @@
 //! A trace: what a session's driver sent, received and believed, one line of JSON each, zstd-compressed.
 //!
 //! 1. The owner opens the file ([`Trace::create`]): a thread of its own writes it.
-//! 2. A driver, and its rate controller, note records by a [`Tap`]: into an array of their own, which goes to the
-//!    writer as a whole when it is full or old.
+//! 2. A driver notes records by a [`Tap`]: into an array of its own, which goes to the writer as a whole when it is full
+//!    or old.
 //! 3. [`Trace::finish`] writes what is left and the last line.
 //!
 //! Invariants: noting never waits and costs no system call; where the writer is behind by 65,536 of them,
@@ -18,13 +18,11 @@
 //! - `sample` (sender): one receiver's answer as the controller gets it, in `RateSample`'s words.
 //! - `rate` (sender): what the controller believes after a sample or a poll, in `RateSummary`'s words.
 //! - `end`, the last: `records` written, `lost` dropped.
-//!
-//! Lines are in order for each of their sources (datagrams; samples and rates), not over both.
 
 use crate::Clock;
-use downpour_proto::rate::{Load, RateController, RateSample, RateSummary};
+use downpour_proto::rate::{RateSample, RateSummary};
 use downpour_proto::wire::Kind;
-use downpour_proto::{BlockKind, Duration, PacketNumber, Rate, ReceiverId, StreamId, Timestamp};
+use downpour_proto::{BlockKind, Duration, PacketNumber, Timestamp};
 use std::fmt;
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
@@ -157,6 +155,16 @@ impl Tap {
         self.note(at, Record::Datagram { way, kind, packet: PacketNumber(packet), len });
     }
 
+    /// The controller has been told of this answer.
+    pub fn sample(&mut self, at: Timestamp, sample: &RateSample) {
+        self.note(at, Record::Sample(*sample));
+    }
+
+    /// What the controller believes, after a sample or a poll.
+    pub fn rate(&mut self, at: Timestamp, summary: RateSummary) {
+        self.note(at, Record::Rate(summary));
+    }
+
     fn note(&mut self, at: Timestamp, record: Record) {
         let at = at + self.offset.0 - self.offset.1;
         self.batch.push((at, record));
@@ -184,76 +192,6 @@ impl Tap {
 impl Drop for Tap {
     fn drop(&mut self) {
         self.pass_on();
-    }
-}
-
-/// A controller that notes what it is told and what it answers.
-#[derive(Debug)]
-pub(crate) struct Traced {
-    inner: Box<dyn RateController>,
-    tap: Tap,
-}
-
-impl Traced {
-    pub(crate) fn new(inner: Box<dyn RateController>, tap: Tap) -> Self {
-        Self { inner, tap }
-    }
-
-    fn note_rate(&mut self, now: Timestamp) {
-        self.tap.note(now, Record::Rate(self.inner.summary()));
-    }
-}
-
-impl RateController for Traced {
-    fn on_sample(&mut self, now: Timestamp, sample: &RateSample) {
-        self.inner.on_sample(now, sample);
-        self.tap.note(now, Record::Sample(*sample));
-        self.note_rate(now);
-    }
-
-    fn on_tick(&mut self, now: Timestamp, bytes_sent: u64) {
-        self.inner.on_tick(now, bytes_sent);
-        self.note_rate(now);
-    }
-
-    fn on_receiver_gone(&mut self, receiver: ReceiverId) {
-        self.inner.on_receiver_gone(receiver);
-    }
-
-    fn on_trial(&mut self, receiver: ReceiverId) {
-        self.inner.on_trial(receiver);
-    }
-
-    fn on_neighbour(&mut self, now: Timestamp, who: StreamId, load: Load) {
-        self.inner.on_neighbour(now, who, load);
-    }
-
-    fn load(&self) -> Option<Load> {
-        self.inner.load()
-    }
-
-    fn rate(&self) -> Rate {
-        self.inner.rate()
-    }
-
-    fn set_ceiling(&mut self, ceiling: Rate) {
-        self.inner.set_ceiling(ceiling);
-    }
-
-    fn limiting(&self) -> Option<ReceiverId> {
-        self.inner.limiting()
-    }
-
-    fn burst_packets_min(&self) -> u32 {
-        self.inner.burst_packets_min()
-    }
-
-    fn is_searching(&self) -> bool {
-        self.inner.is_searching()
-    }
-
-    fn summary(&self) -> RateSummary {
-        self.inner.summary()
     }
 }
 
@@ -385,7 +323,7 @@ impl fmt::Display for OrNull {
 
 #[cfg(test)]
 mod tests {
-    use super::{BATCH_RECORDS, Batch, Record, Trace, Traced, Way, write};
+    use super::{BATCH_RECORDS, Batch, Record, Trace, Way, write};
     use crate::Clock;
     use downpour_proto::rate::{Fixed, RateController, RateSample};
     use downpour_proto::wire::Kind;
@@ -415,8 +353,6 @@ mod tests {
         let at = Timestamp::ZERO + Duration::from_millis(1250);
         tap.datagram(at, Way::Out, kind, 1 << 33, 1472);
         tap.datagram(at, Way::In, Kind::Feedback { receiver: ReceiverId(4) }, 2, 100);
-        drop(tap);
-        let mut rate = Traced::new(Box::new(Fixed::new(Rate::from_mbps(8))), trace.tap(&clock));
         let sample = RateSample {
             receiver: ReceiverId(4),
             sent_packets: 10,
@@ -431,8 +367,9 @@ mod tests {
             host_drops: 0,
             app_limited: false,
         };
-        rate.on_sample(at, &sample);
-        drop(rate);
+        tap.sample(at, &sample);
+        tap.rate(at, Fixed::new(Rate::from_mbps(8)).summary());
+        drop(tap);
         let end = trace.finish().unwrap();
         assert_eq!((end.records, end.lost), (4, 0));
         let lines = lines(&path);

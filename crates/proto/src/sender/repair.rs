@@ -5,6 +5,7 @@ use super::window::BIG_ASKERS_MAX;
 use super::{Delivery, Sender};
 use crate::feedback::GROUP_WITHOUT_BACKOFF;
 use crate::ids::{ReceiverId, Round};
+use crate::rate::RateSample;
 use crate::time::{Duration, Timestamp};
 use crate::timer::Reason;
 use crate::wire::{Feedback, HEADER_LEN, Need, ParseError, TAG_LEN};
@@ -26,14 +27,14 @@ const BIG_ASKERS_SHARE: u32 = 4;
 const CUT_OFF: (Duration, u32, u32) = (Duration::from_secs(1), 10, 10);
 
 impl Sender {
-    /// An authentic feedback body from `from`, which the host's kernel had at `arrived`.
+    /// An authentic feedback body from `from`, which the host's kernel had at `arrived`; what the rate controller was told by it.
     pub fn handle_feedback(
         &mut self,
         now: Timestamp,
         arrived: Timestamp,
         from: ReceiverId,
         body: &[u8],
-    ) -> Result<(), ParseError> {
+    ) -> Result<Option<RateSample>, ParseError> {
         self.advance(now);
         let report = Feedback::parse(body)?;
         let bytes = self.stats.bytes;
@@ -43,7 +44,7 @@ impl Sender {
             self.members.on_stream_mut().for_each(|(_, member)| member.cut_off());
         }
         let Some(member) = self.members.by_id.get_mut(&from) else {
-            return Ok(());
+            return Ok(None);
         };
         self.stats.feedback += 1;
         self.stats.feedback_bytes += (HEADER_LEN + body.len() + TAG_LEN) as u64;
@@ -55,15 +56,14 @@ impl Sender {
             member.loss = loss;
         }
         if member.delivery != Delivery::Stream {
-            return Ok(());
+            return Ok(None);
         }
         if sample.is_some() {
             self.members.asked = Asked::default();
             self.on_answered(report.round);
         }
-        if let Some(sample) = sample
-            && is_followed
-        {
+        let told = sample.filter(|_| is_followed);
+        if let Some(sample) = told {
             self.grtt.on_sample(sample.rtt.min(self.round_trip_max));
             self.config.rate.on_sample(now, &sample);
             self.apply_rate();
@@ -79,7 +79,7 @@ impl Sender {
             self.schedule_encoding();
             self.wake_pacer();
         }
-        Ok(())
+        Ok(told)
     }
 
     /// Nobody on the stream answers any more (`docs/protocol.md#REP-5`).

@@ -14,7 +14,7 @@ use super::outlet::{Outage, Outlet};
 use super::sent::{SendEvent, SendSnapshot};
 use super::workers::Workers;
 use super::{Broken, SessionError};
-use crate::trace::{Tap, Trace, Traced, Way};
+use crate::trace::{Tap, Trace, Way};
 use crate::{
     BlockSource, Clock, Group, Interest, Interface, OpenKeys, RecvBatch, Reject, RejectCounts,
     SealKeys, Secret, SendOptions, Spare, Suite, UnicastSocket, Waker, take_short_turns, wait,
@@ -284,7 +284,7 @@ const SPARE_MAX: usize = 8;
 
 impl Driver {
     fn new(
-        mut setup: SendSetup,
+        setup: SendSetup,
         outlet: Outlet,
         inbox: Receiver<Command>,
         waker: Waker,
@@ -294,9 +294,6 @@ impl Driver {
         let geometry = setup.machine.geometry;
         let symbol_len = usize::from(geometry.symbol_len);
         let (stream, epoch) = (setup.machine.stream, setup.machine.epoch);
-        if let Some(trace) = &setup.trace {
-            setup.machine.rate = Box::new(Traced::new(setup.machine.rate, trace.tap(&clock)));
-        }
         let source = setup.source;
         let workers = Workers::start("downpour-read", setup.open, &waker, || {
             let source = Arc::clone(&source);
@@ -450,7 +447,12 @@ impl Driver {
                             }
                             heard.map(drop)
                         } else {
-                            self.machine.handle_feedback(now, arrived, receiver, body)
+                            let told = self.machine.handle_feedback(now, arrived, receiver, body);
+                            if let (Ok(Some(sample)), Some(tap)) = (&told, &mut self.tap) {
+                                tap.sample(now, sample);
+                                tap.rate(now, self.machine.rate_summary());
+                            }
+                            told.map(drop)
                         };
                         if taken.is_err() {
                             self.rejects.count(Reject::Malformed);
@@ -661,6 +663,9 @@ impl Driver {
         let len = room.len() - start;
         if let Some(tap) = &mut self.tap {
             tap.datagram(now, Way::Out, transmit.header.kind, transmit.packet.0, len);
+            if transmit.header.kind == Kind::Poll {
+                tap.rate(now, self.machine.rate_summary());
+            }
         }
         if self.batch.added(len) { self.flush() } else { true }
     }
