@@ -166,22 +166,6 @@ fn nonce_of(number: u64) -> Nonce {
     Nonce::assume_unique_for_key(nonce)
 }
 
-/// The fields of the header that sealing depends on; the others are the engine's.
-struct Outline {
-    epoch: u8,
-    stream: u32,
-    number_low: u32,
-}
-
-impl Outline {
-    fn of(header: &[u8; HEADER_LEN]) -> Self {
-        let word = |at: usize| {
-            u32::from_be_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]])
-        };
-        Self { epoch: header[1], stream: word(2), number_low: word(6) }
-    }
-}
-
 /// Why a datagram was not sealed: a mistake of the driver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SealError {
@@ -243,11 +227,10 @@ impl SealKeys {
         payload: &[u8],
         out: &mut Vec<u8>,
     ) -> Result<(), SealError> {
-        let whole = header.emit();
-        self.take_number(number, &whole)?;
+        self.take_number(number, header)?;
         header.append(out);
         let body = out.len();
-        let (nonce, aad) = (nonce_of(number.0), Aad::from(&whole));
+        let (nonce, aad) = (nonce_of(number.0), Aad::from(header.emit()));
         let sealed = match self.schedule.suite {
             // From where the payload lies, without a copy of it.
             Suite::Aes256Gcm => {
@@ -266,17 +249,10 @@ impl SealKeys {
         Ok(())
     }
 
-    /// Uses up the number for the datagram with this whole header, and goes on to the number's key.
-    fn take_number(
-        &mut self,
-        number: PacketNumber,
-        header: &[u8; HEADER_LEN],
-    ) -> Result<(), SealError> {
-        let outline = Outline::of(header);
-        let names_us = outline.stream == self.stream.0
-            && outline.epoch == self.epoch.0
-            && outline.number_low == number.0 as u32;
-        if !names_us {
+    /// Uses up the number for the datagram with this header, and goes on to the number's key.
+    fn take_number(&mut self, number: PacketNumber, header: &Header) -> Result<(), SealError> {
+        let Header { epoch, stream, packet_low, .. } = *header;
+        if (stream, epoch, packet_low) != (self.stream, self.epoch, number.0 as u32) {
             return Err(SealError::HeaderDiffers);
         }
         if number.0 <= self.last {
@@ -471,7 +447,7 @@ impl OpenKeys {
         datagram: &'a mut [u8],
     ) -> Result<Opened<'a>, Reject> {
         let before = self.window.highest;
-        let opened = self.try_open(&header.emit(), header.len_sent(), datagram);
+        let opened = self.try_open(header, datagram);
         match &opened {
             Ok(opened) => {
                 let ahead = opened.number.0.saturating_sub(before);
@@ -498,25 +474,23 @@ impl OpenKeys {
 
     fn try_open<'a>(
         &mut self,
-        header: &[u8; HEADER_LEN],
-        len_sent: usize,
+        header: &Header,
         datagram: &'a mut [u8],
     ) -> Result<Opened<'a>, Reject> {
-        let datagram_len = datagram.len();
+        let (datagram_len, len_sent) = (datagram.len(), header.len_sent());
         if datagram_len > self.len_max {
             return Err(Reject::Oversized);
         }
         let rest = datagram.get_mut(len_sent..).ok_or(Reject::Truncated)?;
         let (payload, tag) = rest.split_last_chunk_mut::<TAG_LEN>().ok_or(Reject::Truncated)?;
-        let outline = Outline::of(header);
-        if outline.stream != self.stream.0 {
+        if header.stream != self.stream {
             return Err(Reject::WrongStream);
         }
-        if outline.epoch != self.epoch.0 {
+        if header.epoch != self.epoch {
             return Err(Reject::WrongEpoch);
         }
         let next = self.window.highest.saturating_add(1);
-        let mut number = nearest(next, u64::from(outline.number_low), 32);
+        let mut number = nearest(next, u64::from(header.packet_low), 32);
         // What seems too old to tell may be new to who has missed half of all 32 bits. Of a symbol fewer bits are known.
         let seems_old = len_sent == HEADER_LEN && self.window.is_past(number);
         if seems_old {
@@ -530,7 +504,7 @@ impl OpenKeys {
         let fresh = if known.is_none() { Some(self.schedule.key(run)) } else { None };
         // One of the two is there.
         let key = known.or(fresh.as_ref()).ok_or(Reject::Forged)?;
-        key.open_in_place_separate_tag(nonce_of(number), Aad::from(header), tag, payload)
+        key.open_in_place_separate_tag(nonce_of(number), Aad::from(header.emit()), tag, payload)
             .map_err(|_| if seems_old { Reject::Replayed } else { Reject::Forged })?;
         if let Some(fresh) = fresh {
             self.cache.keep(run, fresh);

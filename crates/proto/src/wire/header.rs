@@ -70,7 +70,8 @@ impl Header {
     const FEEDBACK: u8 = 5;
     const PRESENCE: u8 = 6;
 
-    /// Reads the header at the front of `datagram`, which must also have room for the tag.
+    /// Reads the header at the front of `datagram`, which must also have room for the tag. A symbol's never travels: it is
+    /// made of its short one.
     pub fn parse(datagram: &[u8]) -> Result<Self, ParseError> {
         if datagram.len() < HEADER_LEN + TAG_LEN {
             return Err(ParseError::Truncated);
@@ -79,16 +80,6 @@ impl Header {
         let [kind, epoch, s0, s1, s2, s3, p0, p1, p2, p3, b0, b1, b2, b3, b4, b5]: [u8; 16] = *head;
         let low = u64::from_be_bytes([0, 0, b0, b1, b2, b3, b4, b5]);
         let kind = match kind {
-            Self::SYMBOL => {
-                let block = BlockId::from_raw((low >> 21) as u32).ok_or(ParseError::BadField)?;
-                let k = ((low >> 11) & 0x3FF) as u16 + 1;
-                let symbol =
-                    SymbolId::from_raw((low & 0x7FF) as u16).ok_or(ParseError::BadField)?;
-                if symbol.repair_index().is_none() && symbol.raw() >= k {
-                    return Err(ParseError::BadField);
-                }
-                Kind::Symbol { block, k, symbol }
-            }
             Self::FEEDBACK => Kind::Feedback {
                 receiver: ReceiverId(u32::try_from(low).map_err(|_| ParseError::BadField)?),
             },
@@ -155,21 +146,12 @@ impl Header {
 #[cfg(test)]
 mod tests {
     use super::{HEADER_LEN, Header, Kind, TAG_LEN};
-    use crate::ids::{BlockId, Epoch, ReceiverId, StreamId, SymbolId};
-    use crate::wire::ParseError;
+    use crate::ids::{Epoch, ReceiverId, StreamId};
     use alloc::vec;
     use proptest::prelude::{Just, Strategy, any, prop_assert_eq, prop_oneof, proptest};
 
     fn kinds() -> impl Strategy<Value = Kind> {
-        let symbols = (0u32..1 << 27, 1u16..=1024).prop_flat_map(|(raw, k)| {
-            prop_oneof![0..k, 1024u16..2048].prop_map(move |s| Kind::Symbol {
-                block: BlockId::from_raw(raw).unwrap(),
-                k,
-                symbol: SymbolId::from_raw(s).unwrap(),
-            })
-        });
         prop_oneof![
-            symbols,
             Just(Kind::Poll),
             Just(Kind::Advert),
             Just(Kind::Probe),
@@ -198,22 +180,5 @@ mod tests {
                 prop_assert_eq!(&header.emit()[..], &bytes[..HEADER_LEN]);
             }
         }
-    }
-
-    #[test]
-    fn a_source_symbol_past_k_is_refused() {
-        let header = Header {
-            epoch: Epoch(0),
-            stream: StreamId(1),
-            packet_low: 1,
-            kind: Kind::Symbol {
-                block: BlockId::data(0).unwrap(),
-                k: 4,
-                symbol: SymbolId::source(4),
-            },
-        };
-        let mut datagram = [0; HEADER_LEN + TAG_LEN];
-        datagram[..HEADER_LEN].copy_from_slice(&header.emit());
-        assert_eq!(Header::parse(&datagram), Err(ParseError::BadField));
     }
 }
