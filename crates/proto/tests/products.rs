@@ -238,10 +238,6 @@ impl RateController for Watch {
         self.0.set_ceiling(ceiling);
     }
 
-    fn limiting(&self) -> Option<ReceiverId> {
-        self.0.limiting()
-    }
-
     fn summary(&self) -> RateSummary {
         let (found, seeks) = (self.0.summary(), self.1.lock().unwrap().len() < self.2);
         let phase = if seeks { RatePhase::Startup } else { found.phase };

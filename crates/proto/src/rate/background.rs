@@ -275,10 +275,6 @@ impl RateController for Background {
         self.ceiling = ceiling;
     }
 
-    fn limiting(&self) -> Option<ReceiverId> {
-        self.paths.limiting
-    }
-
     fn summary(&self) -> RateSummary {
         let path = self.paths.followed();
         RateSummary {

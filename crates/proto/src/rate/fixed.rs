@@ -72,10 +72,6 @@ impl RateController for Fixed {
         self.ceiling = ceiling;
     }
 
-    fn limiting(&self) -> Option<ReceiverId> {
-        self.paths.limiting
-    }
-
     fn summary(&self) -> RateSummary {
         RateSummary {
             phase: RatePhase::Fixed,

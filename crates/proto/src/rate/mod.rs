@@ -139,7 +139,9 @@ pub trait RateController: Send + fmt::Debug {
     fn set_ceiling(&mut self, ceiling: Rate);
 
     /// Whom the rate follows. It should answer each poll.
-    fn limiting(&self) -> Option<ReceiverId>;
+    fn limiting(&self) -> Option<ReceiverId> {
+        self.summary().limiting
+    }
 
     /// So many datagrams leave at once, also where the pacer would send fewer.
     fn burst_packets_min(&self) -> u32 {

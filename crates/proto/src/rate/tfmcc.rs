@@ -292,10 +292,6 @@ impl RateController for Tfmcc {
         self.ceiling = ceiling;
     }
 
-    fn limiting(&self) -> Option<ReceiverId> {
-        self.paths.limiting
-    }
-
     fn burst_packets_min(&self) -> u32 {
         BURST_PACKETS
     }

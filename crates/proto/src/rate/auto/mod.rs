@@ -299,10 +299,6 @@ impl RateController for Auto {
         self.ceiling = ceiling;
     }
 
-    fn limiting(&self) -> Option<ReceiverId> {
-        self.paths.limiting
-    }
-
     fn is_searching(&self) -> bool {
         self.phase == RatePhase::Startup
     }
