@@ -15,32 +15,12 @@ const LEN_MIN: u64 = 32 << 10;
 /// A queue as long as the path itself may stand before a loss is seen.
 const WITH_QUEUE: u64 = 2;
 
-/// Which end.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum End {
-    Sender,
-    Receiver,
-}
-
-impl End {
-    const fn name(self) -> &'static str {
-        match self {
-            Self::Sender => "sender",
-            Self::Receiver => "receiver",
-        }
-    }
-
-    fn room(self, facts: &Facts<'_>) -> Room {
-        match self {
-            Self::Sender => facts.known.sender.sending(),
-            Self::Receiver => facts.known.receiver.receiving(),
-        }
-    }
-}
-
-/// The size to set; `None`: autotuned.
-pub(super) fn buffer(facts: &Facts<'_>, end: End, connections: u16) -> Planned<Option<u64>> {
-    let (room, side) = (end.room(facts), end.name());
+/// The size to set at this end; `None`: autotuned.
+pub(super) fn buffer(
+    facts: &Facts<'_>,
+    (side, room): (&str, Room),
+    connections: u16,
+) -> Planned<Option<u64>> {
     if let Some(len) = facts.known.wishes.buffer {
         return within(len, room, side, "as asked for: the kernel does not tune it then");
     }

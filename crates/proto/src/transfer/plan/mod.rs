@@ -33,7 +33,6 @@ use crate::time::Duration;
 use crate::units::Rate;
 use alloc::format;
 use alloc::string::String;
-use buffer::End;
 
 /// What the plan follows from.
 #[derive(Clone, Debug, Default)]
@@ -163,13 +162,14 @@ impl Plan {
         let connections = connections::connections(&facts, bound);
         let n = connections.value;
         let ranges = ahead::ranges(&facts, n);
+        let (sends, receives) = (known.sender.sending(), known.receiver.receiving());
         let mut plan = Self {
             path: path::path(&facts, n, bound),
             depth: ahead::depth(&facts, n, ranges.value),
             ranges,
             congestion,
-            send_buffer: buffer::buffer(&facts, End::Sender, n),
-            receive_buffer: buffer::buffer(&facts, End::Receiver, n),
+            send_buffer: buffer::buffer(&facts, ("sender", sends), n),
+            receive_buffer: buffer::buffer(&facts, ("receiver", receives), n),
             pacing: pacing::pacing(&facts, n),
             connections,
             expected: planned(None, ""),
