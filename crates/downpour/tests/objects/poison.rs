@@ -1,7 +1,7 @@
 //! False bytes are never placed, and what they spoil comes again.
 
 use crate::harness::{MIDDLE, Random, Receiver, SMALL, Sender, assert_same, contents, pair, write};
-use downpour::object::{Destination, FolderOptions, StoreEvent};
+use downpour::object::{Destination, FolderOptions, Obstacle, StoreEvent};
 use downpour_proto::{BlockId, BlockKind, Geometry, RangeSet};
 use downpour_transport::{Accepted, BlockSink};
 use std::collections::VecDeque;
@@ -229,5 +229,10 @@ fn a_file_that_never_comes_true_is_given_up_and_the_rest_arrives() {
         failed.len() == 1 && failed[0].0 == "a" && failed[0].1.contains("changes at the sender"),
         "{failed:?}"
     );
+    let why = receiver.events().into_iter().find_map(|event| match event {
+        StoreEvent::ObjectFailed { obstacle, .. } => Some(obstacle),
+        _ => None,
+    });
+    assert_eq!(why, Some(Obstacle::NotAgreed), "it is the source's to mend");
     assert_eq!(std::fs::read(a.join("b")).unwrap(), std::fs::read(b.join("b")).unwrap());
 }

@@ -324,7 +324,7 @@ impl Store {
                 if lock(&self.progress).came_false(known) {
                     let text = "what comes of it is not what was announced, however often it is asked for: \
                                 it changes at the sender; send it again when it does not";
-                    outcome.failed.push((known.entry(), Why::new(Obstacle::Failed, text)));
+                    outcome.failed.push((known.entry(), Why::new(Obstacle::NotAgreed, text)));
                 }
             }
         }
