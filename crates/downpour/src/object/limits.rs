@@ -73,10 +73,6 @@ pub const SECTIONS_MAX: u32 = 1 << 22;
 /// Why an object was withdrawn, bytes; longer reasons are cut.
 pub const REASON_LEN_MAX: usize = 160;
 
-/// Whole groups of zeros in one file that the sender hashes for the file's own digest; a file with
-/// more of them has none (its groups with data are verified all the same).
-pub const ZERO_GROUPS_HASHED_MAX: u64 = 4096;
-
 /// Manifest blocks held by a receiver before their section is complete, bytes.
 pub const MANIFEST_HELD_MAX: usize = 2 * SECTION_LEN_MAX;
 
@@ -99,8 +95,7 @@ const _: () = assert!(
 );
 // Who takes all entries takes all names.
 const _: () = assert!(ENTRIES_MAX as usize * NAMES_LEN_OF_ENTRY >= NAMES_LEN_MAX);
-// A digest section at its longest: each group has a digest and a root, or is of a withdrawn file.
-const _: () = assert!(SECTION_GROUPS_MAX as usize * (32 + 33) + 4096 < SECTION_LEN_MAX);
+// A digest section at its longest: each group is of a withdrawn file of its own, whose reason is longer than a digest.
 const _: () = assert!(SECTION_GROUPS_MAX as usize * (REASON_LEN_MAX + 8) + 4096 < SECTION_LEN_MAX);
 // Block numbers must reach the end of the data space at every MTU in use.
 const _: () = assert!(BlockId::NUMBER_END as u64 * Geometry::IPV6.block_len() > DATA_LEN_MAX);

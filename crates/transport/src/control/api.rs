@@ -28,7 +28,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;
 
 /// Version of the endpoints and of the datagrams. Both sides must have the same.
-pub const PROTOCOL_VERSION: u32 = 2;
+pub const PROTOCOL_VERSION: u32 = 3;
 /// Names the session, as in [`JoinReply::session`].
 pub const SESSION_HEADER: &str = "downpour-session";
 /// Names the receiver, as in [`JoinReply::receiver`].

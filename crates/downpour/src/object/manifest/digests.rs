@@ -27,23 +27,6 @@ pub(crate) struct DigestSection {
     pub(crate) withdrawn: Vec<Withdrawal>,
     /// One for each group; [`Digest::NONE`] for groups of withdrawn files.
     pub(crate) digests: Vec<Digest>,
-    /// Roots of files longer than a group that end here.
-    pub(crate) roots: Vec<(u32, Option<Digest>)>,
-}
-
-/// Files longer than one group whose last group is in `groups`. For a stream: the stream, when `last`.
-pub(crate) fn files_ending(tree: &Tree, groups: Range<u32>, end: Option<u64>) -> Vec<u32> {
-    if tree.is_stream() {
-        return if end.is_some_and(|len| len > GROUP_LEN) { vec![0] } else { vec![] };
-    }
-    let mut out = Vec::new();
-    for_each_file(tree, groups.clone(), |entry, of_entry| {
-        let long = tree.file_size(EntryId(entry)).is_some_and(|size| size > GROUP_LEN);
-        if long && of_entry.end <= groups.end {
-            out.push(entry);
-        }
-    });
-    out
 }
 
 /// Calls `f` with each file that has groups in `groups`, and with all groups of that file.
@@ -82,12 +65,6 @@ impl DigestSection {
         for digest in self.digests.iter().filter(|digest| **digest != Digest::NONE) {
             out.extend_from_slice(&digest.0);
         }
-        for (_, root) in &self.roots {
-            out.push(u8::from(root.is_some()));
-            if let Some(root) = root {
-                out.extend_from_slice(&root.0);
-            }
-        }
         out
     }
 
@@ -124,20 +101,10 @@ impl DigestSection {
             }
         });
         result?;
-        let ending = files_ending(known.tree, groups.clone(), known.last.then_some(data_end));
-        let mut roots = Vec::new();
-        for entry in ending.into_iter().filter(|entry| !given_up(*entry)) {
-            let root = match reader.byte()? {
-                0 => None,
-                1 => Some(Digest(reader.array()?)),
-                _ => return Err(BodyError::Text("a root is neither there nor not")),
-            };
-            roots.push((entry, root));
-        }
         if !reader.is_empty() {
             return Err(BodyError::Text("bytes follow its end"));
         }
-        Ok(Self { groups, data_end, withdrawn, digests, roots })
+        Ok(Self { groups, data_end, withdrawn, digests })
     }
 }
 

@@ -20,7 +20,7 @@ mod section;
 mod tests;
 mod tree_codec;
 
-pub(crate) use digests::{DigestSection, Known, Withdrawal, files_ending};
+pub(crate) use digests::{DigestSection, Known, Withdrawal};
 pub use section::ManifestId;
 pub(crate) use section::{Chain, declared_len};
 pub(crate) use tree_codec::{TreeDecoder, TreeEncoder};

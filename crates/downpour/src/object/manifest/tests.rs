@@ -204,18 +204,11 @@ proptest! {
                 false => Digest::of(&g.to_be_bytes()),
             })
             .collect();
-        let roots = tree
-            .ids()
-            .filter(|id| tree.file_size(*id).is_some_and(|size| size > GROUP_LEN))
-            .filter(|id| tree.groups_of(*id).end > first && !gone(id.0))
-            .map(|id| (id.0, (id.0 % 2 == 0).then(|| Digest::of(b"root"))))
-            .collect();
         let section = DigestSection {
             groups: first..groups,
             data_end: tree.layout().data_len(),
             withdrawn: withdrawn.clone(),
             digests,
-            roots,
         };
         let body = section.emit();
         let known = Known { tree: &tree, groups: first, last: true, withdrawn: &|_| false };
@@ -243,7 +236,6 @@ fn a_digest_section_is_the_last_exactly_when_it_ends_with_the_last_group() {
             data_end: u64::from(end) * GROUP_LEN,
             withdrawn: vec![],
             digests: (0..end).map(|group| Digest::of(&group.to_be_bytes())).collect(),
-            roots: if end == 3 { vec![(0, None)] } else { vec![] },
         };
         let known = Known { tree: &tree, groups: 0, last, withdrawn: &|_| false };
         let parsed = DigestSection::parse(&section.emit(), &known);
@@ -259,14 +251,7 @@ fn the_last_section_of_a_stream_ends_nothing_that_an_earlier_one_has_told() {
     builder.push(NewEntry { depth: 0, name: b"s", kind, meta, xattrs: vec![] }).unwrap();
     let tree = builder.finish();
     for (data_end, holds) in [(2 * GROUP_LEN, true), (2 * GROUP_LEN - 1, false)] {
-        let root = Some(Digest::of(b"root"));
-        let section = DigestSection {
-            groups: 2..2,
-            data_end,
-            withdrawn: vec![],
-            digests: vec![],
-            roots: vec![(0, root)],
-        };
+        let section = DigestSection { groups: 2..2, data_end, withdrawn: vec![], digests: vec![] };
         let known = Known { tree: &tree, groups: 2, last: true, withdrawn: &|_| false };
         let parsed = DigestSection::parse(&section.emit(), &known);
         assert_eq!(parsed.is_ok(), holds, "{data_end}: {parsed:?}");

@@ -9,16 +9,13 @@
 
 use super::{Content, ContentSource, SourceError, failed, lock};
 use crate::object::book::{DigestBook, Page, SIZE_LEAST};
-use crate::object::digest::{Digest, merge_root};
-use crate::object::group::{group_digest, zero_digest};
+use crate::object::digest::Digest;
+use crate::object::group::group_digest;
 use crate::object::layout::Group;
 use crate::object::limits::{
     DATA_LEN_MAX, GROUP_LEN, REASON_LEN_MAX, SECTION_GROUPS_MAX, SECTION_SPAN, SECTION_SPAN_KEPT,
-    ZERO_GROUPS_HASHED_MAX,
 };
-use crate::object::manifest::{
-    Chain, DigestSection, ManifestId, Withdrawal, files_ending, tree_bodies,
-};
+use crate::object::manifest::{Chain, DigestSection, ManifestId, Withdrawal, tree_bodies};
 use crate::object::tree::{EntryId, Tree};
 use downpour_proto::BlockId;
 use downpour_transport::blocked;
@@ -172,8 +169,7 @@ impl Ahead {
                 0 => SECTION_SPAN.1,
                 _ => SECTION_SPAN_KEPT,
             };
-            let first = record.digests().len() as u32;
-            next_span(&self.source.tree, first, record.covered(), longest)
+            next_span(&self.source.tree, record.groups(), record.covered(), longest)
         };
         let mut given_up: BTreeMap<u32, String> = BTreeMap::new();
         for withdrawn in self.source.withdrawn() {
@@ -200,11 +196,6 @@ impl Ahead {
                 digests[(number - groups.start) as usize] = Digest::NONE;
             }
         }
-        let roots = files_ending(&self.source.tree, groups.clone(), None)
-            .into_iter()
-            .filter(|entry| !given_up.contains_key(entry))
-            .map(|entry| (entry, self.root(entry, groups.start, &digests)))
-            .collect();
         let mut withdrawn = Vec::new();
         for (entry, reason) in given_up {
             if self.told.insert(entry) {
@@ -214,7 +205,7 @@ impl Ahead {
         }
         let data_end = layout.group(groups.end - 1).data.end;
         let last = groups.end == layout.groups();
-        (DigestSection { groups, data_end, withdrawn, digests, roots }, last)
+        (DigestSection { groups, data_end, withdrawn, digests }, last)
     }
 
     /// Digests of `groups` that are known from before.
@@ -316,38 +307,13 @@ impl Ahead {
         })
     }
 
-    /// The digest of a whole file, all of whose groups are hashed; the newest of them in `digests`,
-    /// from group `first`.
-    fn root(&self, entry: u32, first: u32, digests: &[Digest]) -> Option<Digest> {
-        let tree = &self.source.tree;
-        let len = tree.file_size(EntryId(entry))?;
-        let of_file = tree.groups_of(EntryId(entry));
-        let count = len.div_ceil(GROUP_LEN);
-        if count - of_file.len() as u64 > ZERO_GROUPS_HASHED_MAX {
-            return None;
-        }
-        let record = lock(&self.source.record);
-        let known = |number: u32| match number.checked_sub(first) {
-            Some(i) => digests[i as usize],
-            None => record.digests()[number as usize],
-        };
-        let mut all = Vec::with_capacity(count as usize);
-        for number in of_file {
-            let index = tree.layout().group(number).index;
-            (all.len() as u64..index).for_each(|zero| all.push(zero_digest(zero, len)));
-            all.push(known(number));
-        }
-        (all.len() as u64..count).for_each(|zero| all.push(zero_digest(zero, len)));
-        Some(merge_root(&all, len))
-    }
-
     fn hash_stream(&mut self) -> Result<(DigestSection, bool), SourceError> {
         let Content::Stream(stream) = &self.source.content else {
             return Err(failed("not a stream"));
         };
         let (first, start) = {
             let record = lock(&self.source.record);
-            (record.digests().len() as u32, record.covered())
+            (record.groups(), record.covered())
         };
         let limit =
             DATA_LEN_MAX.min(u64::from(BlockId::NUMBER_END) * self.source.geometry.block_len());
@@ -373,16 +339,8 @@ impl Ahead {
             group = next;
         }
         self.next_group = Some(group);
-        let roots = files_ending(&self.source.tree, 0..0, last.then_some(end))
-            .into_iter()
-            .map(|entry| {
-                let all = [lock(&self.source.record).digests(), &digests[..]].concat();
-                (entry, Some(merge_root(&all, end)))
-            })
-            .collect();
         let groups = first..first + digests.len() as u32;
-        let section =
-            DigestSection { groups, data_end: end, withdrawn: Vec::new(), digests, roots };
+        let section = DigestSection { groups, data_end: end, withdrawn: Vec::new(), digests };
         Ok((section, last))
     }
 }

@@ -106,8 +106,9 @@ impl Record {
         self.digests.get(group as usize).copied().filter(|digest| *digest != Digest::NONE)
     }
 
-    pub(super) fn digests(&self) -> &[Digest] {
-        &self.digests
+    /// Groups covered so far.
+    pub(super) fn groups(&self) -> u32 {
+        self.digests.len() as u32
     }
 
     /// A recorded group: where it lies, the length of its file as far as it matters to the digest, and

@@ -123,7 +123,7 @@ mod tests {
         };
         let data_end = u64::from(groups.end) * MIB as u64;
         let digests = groups.clone().map(digest).collect();
-        DigestSection { groups, data_end, withdrawn: Vec::new(), digests, roots: Vec::new() }
+        DigestSection { groups, data_end, withdrawn: Vec::new(), digests }
     }
 
     #[test]

@@ -5,8 +5,7 @@ use super::progress::Progress;
 use super::sections::{Genuine, Next};
 use super::target::{Fault, Held, KnownGroup};
 use super::{Store, lock};
-use crate::object::digest::{Digest, merge_root};
-use crate::object::limits::GROUP_LEN;
+use crate::object::digest::Digest;
 use crate::object::manifest::{BodyError, DigestSection, Known, TreeDecoder, is_tree_body};
 use crate::object::place::{Obstacle, Why};
 use crate::object::tree::{EntryId, Tree};
@@ -190,8 +189,6 @@ impl Store {
             early.extend(progress.take_early(decided.clone()));
             decided
         };
-        self.check_roots(tree, digests)
-            .map_err(|error| StoreFailure::Manifest(error.at(section.index)))?;
         for entry in complete {
             self.complete(entry);
         }
@@ -238,20 +235,5 @@ impl Store {
         let (index, last) = (section.index, section.last);
         self.event(StoreEvent::Section(SectionKnown { index, held, needed, last, data_end }));
         self.finish_if_done();
-    }
-
-    /// Roots of files without whole groups of zeros follow from the digests of their groups.
-    fn check_roots(&self, tree: &Tree, section: &DigestSection) -> Result<(), BodyError> {
-        for (entry, root) in &section.roots {
-            let id = EntryId(*entry);
-            let len = tree.file_size(id).unwrap_or(section.data_end);
-            let Some(root) = root else { continue };
-            let groups = lock(&self.progress).digests(tree.groups_of(id));
-            let whole = groups.len() as u64 == len.div_ceil(GROUP_LEN);
-            if whole && merge_root(&groups, len) != *root {
-                return Err(BodyError::Text("a file's digest does not follow from its groups"));
-            }
-        }
-        Ok(())
     }
 }

@@ -155,12 +155,6 @@ impl Progress {
         self.digests.get(group as usize).copied()
     }
 
-    /// Those of these groups that are known.
-    pub(super) fn digests(&self, groups: Range<u32>) -> Vec<Digest> {
-        let end = self.digests.len().min(groups.end as usize);
-        self.digests.get(groups.start as usize..end).unwrap_or_default().to_vec()
-    }
-
     /// Groups covered so far.
     pub(super) fn covered_groups(&self) -> u32 {
         self.digests.len() as u32
