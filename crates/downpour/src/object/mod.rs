@@ -9,6 +9,7 @@
 //! | `limits` | every limit, named |
 //! | `tree`, `layout` | entries; extents, groups and the data space |
 //! | `digest`, `group`, `wire` | BLAKE3 of groups; varints |
+//! | `covered`, `bits` | what the sections cover so far; a set of numbers |
 //! | `manifest` | signed sections, emitted and parsed |
 //! | `scan` | the disk -> a tree |
 //! | `source` | a tree -> blocks and sections |
@@ -68,7 +69,9 @@
 //! Deliberately absent: symbols, datagrams, sessions (the transport's), and any trust in what a
 //! manifest says.
 
+mod bits;
 mod book;
+mod covered;
 mod digest;
 mod group;
 mod journal;

@@ -9,6 +9,7 @@
 
 use super::{Content, ContentSource, SourceError, failed, lock};
 use crate::object::book::{DigestBook, Page, SIZE_LEAST};
+use crate::object::covered::Covered;
 use crate::object::digest::Digest;
 use crate::object::group::group_digest;
 use crate::object::layout::Group;
@@ -149,13 +150,13 @@ impl Ahead {
         let index = record.sections();
         let manifest = record.push(bytes);
         if let Some(section) = digests {
-            record.cover(section);
+            record.covered.add(section);
             self.source.first_reads.offer(section.data_end);
         }
         if last {
             record.end(self.chain.digest());
         }
-        let data = self.offered..record.offered();
+        let data = self.offered..record.covered.blocks();
         self.offered = data.end;
         Section { index, manifest, data, last }
     }
@@ -169,7 +170,7 @@ impl Ahead {
                 0 => SECTION_SPAN.1,
                 _ => SECTION_SPAN_KEPT,
             };
-            next_span(&self.source.tree, record.groups(), record.covered(), longest)
+            next_span(&self.source.tree, &record.covered, longest)
         };
         let mut given_up: BTreeMap<u32, String> = BTreeMap::new();
         for withdrawn in self.source.withdrawn() {
@@ -313,7 +314,7 @@ impl Ahead {
         };
         let (first, start) = {
             let record = lock(&self.source.record);
-            (record.groups(), record.covered())
+            (record.covered.groups(), record.covered.end())
         };
         let limit =
             DATA_LEN_MAX.min(u64::from(BlockId::NUMBER_END) * self.source.geometry.block_len());
@@ -346,8 +347,8 @@ impl Ahead {
 }
 
 /// The groups of the next section.
-fn next_span(tree: &Tree, first: u32, start: u64, longest: u64) -> Range<u32> {
-    let layout = tree.layout();
+fn next_span(tree: &Tree, covered: &Covered, longest: u64) -> Range<u32> {
+    let (layout, first, start) = (tree.layout(), covered.groups(), covered.end());
     let end = layout.data_len().min(start + span_len(start).min(longest));
     first..(layout.group_at(end - 1) + 1).min(first + SECTION_GROUPS_MAX)
 }

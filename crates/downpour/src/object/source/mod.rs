@@ -27,6 +27,7 @@ mod stream;
 pub use ahead::{Ahead, Section};
 pub(crate) use files::{CHANGED, NO_SIZE};
 
+use super::group::{GroupData, KnownGroup};
 use super::layout::Piece;
 use super::scan::Scan;
 use super::tree::{EntryId, Tree};
@@ -209,7 +210,7 @@ impl ContentSource {
 
     /// `range` of the data space, if all of it was kept; once.
     pub fn kept(&self, range: Range<u64>) -> Option<Vec<Part>> {
-        let covered = range.end <= lock(&self.record).covered();
+        let covered = range.end <= lock(&self.record).covered.end();
         let whole = covered && flips().is_none() && lock(&self.withdrawn).is_empty();
         whole.then(|| self.kept.take(range)).flatten()
     }
@@ -218,7 +219,7 @@ impl ContentSource {
     /// is not covered by an emitted section cannot be read.
     pub fn read_data(&self, offset: u64, buf: &mut [u8]) -> Result<(), SourceError> {
         let end = offset.checked_add(buf.len() as u64);
-        let covered = lock(&self.record).covered();
+        let covered = lock(&self.record).covered.end();
         match end {
             Some(end) if end <= covered => {
                 self.fill(offset..end, buf)?;
@@ -233,7 +234,7 @@ impl ContentSource {
     fn read_data_block(&self, number: u32, buf: &mut [u8]) -> Result<usize, SourceError> {
         let (range, again) = {
             let mut record = lock(&self.record);
-            let range = record.data_range(number);
+            let range = record.covered.block(number);
             (range, record.mark_read(number))
         };
         let len = (range.end - range.start) as usize;
@@ -311,7 +312,7 @@ impl ContentSource {
     fn check_touched(&self, files: &Files, run: &[Piece]) -> Result<(), String> {
         let data = run[0].data.start..run[run.len() - 1].data.end;
         for group in self.tree.layout().groups_in(data) {
-            let recorded = lock(&self.record).digest(group);
+            let recorded = lock(&self.record).covered.digest(group);
             if recorded.is_some_and(|known| Ok(known) != files.digest(group)) {
                 return Err(files::CHANGED.into());
             }
@@ -326,17 +327,16 @@ impl ContentSource {
         if !stream.is_touched() {
             return Ok(());
         }
-        let (layout, goes_on) = (self.tree.layout(), stream.goes_on(range.start));
-        for number in layout.groups_in(range.clone()) {
-            let Some((group, len, known)) = lock(&self.record).group(&self.tree, number) else {
-                continue;
-            };
-            if goes_on && group.data.start < range.start {
+        let goes_on = stream.goes_on(range.start);
+        for number in self.tree.layout().groups_in(range.clone()) {
+            let Some(known) = self.known(number) else { continue };
+            let start = known.group.data.start;
+            if goes_on && start < range.start {
                 continue;
             }
-            let mut whole = vec![0; (group.data.end - group.data.start) as usize];
-            stream.read(group.data.start, &mut whole)?;
-            if super::group::group_digest(layout, &group, len, &whole) != known {
+            let mut whole = vec![0; known.data_len() as usize];
+            stream.read(start, &mut whole)?;
+            if !known.verify(&self.tree, GroupData::whole(&whole)) {
                 return Err(stream.lose(files::CHANGED));
             }
         }
@@ -346,27 +346,30 @@ impl ContentSource {
 
     /// A block read again must be the block that was sent: compares each group that lies in it whole.
     fn check_repair(&self, range: Range<u64>, buf: &mut [u8]) -> Result<(), SourceError> {
-        let layout = self.tree.layout();
-        for number in layout.groups_in(range.clone()) {
-            let Some((group, len, known)) = lock(&self.record).group(&self.tree, number) else {
-                continue;
-            };
-            let inside = range.start <= group.data.start && group.data.end <= range.end;
-            if !inside || self.is_withdrawn(group.entry) {
+        for number in self.tree.layout().groups_in(range.clone()) {
+            let Some(known) = self.known(number) else { continue };
+            let (entry, data) = (known.group.entry, known.group.data.clone());
+            let inside = range.start <= data.start && data.end <= range.end;
+            if !inside || self.is_withdrawn(entry) {
                 continue;
             }
-            let (from, to) = (group.data.start - range.start, group.data.end - range.start);
+            let (from, to) = (data.start - range.start, data.end - range.start);
             let part = &mut buf[from as usize..to as usize];
-            if super::group::group_digest(layout, &group, len, part) == known {
+            if known.verify(&self.tree, GroupData::whole(part)) {
                 continue;
             }
             if let Content::Stream(stream) = &self.content {
                 return Err(stream.lose(files::CHANGED));
             }
-            self.withdraw(group.entry, files::CHANGED.into(), false);
+            self.withdraw(entry, files::CHANGED.into(), false);
             part.fill(0);
         }
         Ok(())
+    }
+
+    /// What is promised of a group, unless its file was withdrawn before.
+    fn known(&self, number: u32) -> Option<KnownGroup> {
+        lock(&self.record).covered.known(&self.tree, number)
     }
 
     fn is_withdrawn(&self, entry: u32) -> bool {

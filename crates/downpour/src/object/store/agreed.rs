@@ -72,7 +72,9 @@ impl Store {
         let known: HashMap<u64, Digest> = {
             let progress = lock(&self.progress);
             let groups = tree.groups_of(entry);
-            let of = |number| Some((tree.layout().group(number).index, progress.digest(number)?));
+            let of = |number| {
+                Some((tree.layout().group(number).index, progress.covered.digest(number)?))
+            };
             groups.map(of).collect::<Option<_>>()?
         };
         let digest = |index| known.get(&index).copied().unwrap_or_else(|| zero_digest(index, size));

@@ -1,11 +1,11 @@
 //! From verified sections to what the store knows: the tree, digests, and what is held already.
 
 use super::event::{SectionKnown, StoreEvent, StoreFailure, TreeKnown};
-use super::progress::Progress;
 use super::sections::{Genuine, Next};
-use super::target::{Fault, Held, KnownGroup};
+use super::target::{Fault, Held};
 use super::{Store, lock};
 use crate::object::digest::Digest;
+use crate::object::group::KnownGroup;
 use crate::object::manifest::{BodyError, DigestSection, Known, TreeDecoder, is_tree_body};
 use crate::object::place::{Obstacle, Why};
 use crate::object::tree::{EntryId, Tree};
@@ -120,7 +120,7 @@ impl Store {
                 let tree = tree.clone();
                 let known = Known {
                     tree: &tree,
-                    groups: lock(&self.progress).covered_groups(),
+                    groups: lock(&self.progress).covered.groups(),
                     last: section.last,
                     withdrawn: &|entry| intake.withdrawn.contains(&entry),
                 };
@@ -153,8 +153,8 @@ impl Store {
         }
         self.check_empty(tree);
         if section.last {
-            let decided = lock(&self.progress).end_of_section(true);
-            self.known(section, decided, 0);
+            lock(&self.progress).covered.finish();
+            self.known(section, 0..0, 0);
         }
         Ok(())
     }
@@ -186,7 +186,7 @@ impl Store {
             if tree.is_stream() {
                 complete.extend(progress.stream_complete());
             }
-            early.extend(progress.take_early(decided.clone()));
+            early.extend(progress.take_early());
             decided
         };
         for entry in complete {
@@ -216,7 +216,7 @@ impl Store {
                 !progress.is_failed(EntryId(tree.layout().group(*number).entry))
             });
             let known = |(number, digest): (u32, &Digest)| {
-                Progress::known(tree, number, *digest, digests.data_end, last)
+                KnownGroup::of(tree, number, *digest, digests.data_end, last)
             };
             wanted.map(known).collect()
         };

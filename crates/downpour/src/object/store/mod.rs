@@ -31,6 +31,7 @@ pub use event::{Placed, SectionKnown, StoreEvent, StoreFailure, Summary, TreeKno
 pub use folder::FolderOptions;
 pub use sinks::PipeOut;
 
+use super::group::{GroupData, KnownGroup};
 use super::limits::{ENTRIES_DEFAULT, NOTICES_MAX};
 use super::manifest::ManifestId;
 use super::place::{Obstacle, OpenError, REMEDY, Why};
@@ -38,7 +39,7 @@ use super::source::lock;
 use super::tree::{EntryId, Tree};
 use downpour_proto::{BlockId, BlockKind, Geometry};
 use downpour_transport::identity::PublicKey;
-use downpour_transport::{Accepted, BlockSink};
+use downpour_transport::{Accepted, BlockSink, Spare};
 use intake::Intake;
 use progress::{Claim, Progress};
 use sections::Sections;
@@ -46,7 +47,7 @@ use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
-use target::{Fault, GroupData, KnownGroup, Target};
+use target::{Fault, Target};
 
 /// What a store must know beforehand.
 #[derive(Clone, Debug)]
@@ -106,6 +107,9 @@ pub enum Destination {
 /// How often a thread with a block for which it is too early looks whether it still is.
 const LOOK_INTERVAL: std::time::Duration = std::time::Duration::from_millis(1);
 
+/// Buffers of groups kept for reuse, of a group's length (1 MiB) at most.
+const SPARE_MAX: usize = 8;
+
 /// Withdrawals kept until the tree is known.
 const EARLY_WITHDRAWN_MAX: usize = 1 << 16;
 
@@ -122,6 +126,7 @@ pub struct Store {
     /// Withdrawals that were told before the tree was known. At most [`EARLY_WITHDRAWN_MAX`].
     withdrawn_early: Mutex<Vec<(EntryId, Why)>>,
     progress: Mutex<Progress>,
+    spare: Spare,
     /// Notices so far, told or not.
     noticed: AtomicUsize,
     failure: OnceLock<StoreFailure>,
@@ -172,6 +177,7 @@ impl Store {
             tree: OnceLock::new(),
             withdrawn_early: Mutex::default(),
             progress: Mutex::new(progress),
+            spare: Spare::new(SPARE_MAX),
             noticed: AtomicUsize::new(0),
             failure: OnceLock::new(),
         })
@@ -291,7 +297,7 @@ impl Store {
                     Ok(Joined::Complete(others)) => {
                         let whole = GroupData::with(&others, at as usize, part);
                         self.verify_and_write(block, known, whole, tree, &mut outcome);
-                        lock(&self.progress).recycle(others);
+                        self.spare.give(others);
                     }
                     Ok(Joined::NoRoom) => outcome.refused = true,
                     Err(fault) => outcome.fault(known, fault),
@@ -392,7 +398,7 @@ impl Store {
             true => u64::MAX,
             false => self.config.pending_bytes_max,
         };
-        let Some(pending) = lock(&self.progress).pending(number, len, max) else {
+        let Some(pending) = lock(&self.progress).pending(number) else {
             return Ok(Joined::Waiting);
         };
         let mut pending = lock(&pending);
@@ -401,9 +407,9 @@ impl Store {
             && !pending.taken
             && lock(&self.progress).charge(number, len, max)
         {
-            // There was no room when it was begun, and there is now.
+            // It is new, or there was no room when it was begun.
             pending.spilled = false;
-            pending.bytes = vec![0; len as usize];
+            pending.bytes = self.spare.take(len as usize);
         }
         if pending.taken {
             return Ok(Joined::Waiting);
@@ -502,7 +508,7 @@ impl Store {
     fn seed_data(&self, block: u32, buf: &mut [u8], tree: &Tree) -> Vec<Range<u16>> {
         let (groups, range) = {
             let progress = lock(&self.progress);
-            (progress.verified_in(block), progress.range_of(block))
+            (progress.verified_in(block), progress.covered.block(block))
         };
         // A block that no section covers yet has no bytes that could be held.
         if range.is_empty() {
@@ -617,7 +623,7 @@ mod tests {
         store.target.start(&tree).unwrap();
         lock(&store.progress).start(tree.clone());
         let _ = store.tree.set(tree);
-        lock(&store.progress).end_of_section(true);
+        lock(&store.progress).covered.finish();
         store.finish_if_done();
         let told = lock(&told);
         assert_eq!(told.len(), NOTICES_MAX + 1);

@@ -1,12 +1,11 @@
 //! What a store knows of its groups and blocks: plain bookkeeping, under one lock, without any I/O.
 //!
-//! Invariants: groups below `digests.len()` are *covered*; blocks below `decided` lie in covered data
-//! only. `objects_left` counts files with data that are neither placed nor failed. A block in `busy` is
-//! in the hands of a thread.
+//! Blocks that are whole in what is covered are *decided*. Invariants: `objects_left` counts files with data that are
+//! neither placed nor failed. A block in `busy` is in the hands of a thread.
 
-use super::target::KnownGroup;
-use crate::object::digest::Digest;
-use crate::object::limits::GROUP_LEN;
+use crate::object::bits::Bits;
+use crate::object::covered::Covered;
+use crate::object::group::KnownGroup;
 use crate::object::manifest::DigestSection;
 use crate::object::tree::{EntryId, Tree};
 use downpour_proto::Geometry;
@@ -14,39 +13,10 @@ use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
 
-/// Group buffers kept for reuse, of a group's length (1 MiB) at most.
-const SPARE_MAX: usize = 8;
-
 /// So often one of a file's groups may come false, and so many of them in all, before the file is given up. Forgers are left
 /// before (`docs/protocol.md#KEY-4`), with whatever of theirs is on its way: it is the sender that has other bytes by now
 /// than those it announced.
 const FALSE_MAX: (u32, u32) = (16, 256);
-
-/// One bit for each group or entry; grows as needed.
-#[derive(Debug, Default)]
-pub(super) struct Bits(Vec<u64>);
-
-impl Bits {
-    pub(super) fn set(&mut self, i: u32) -> bool {
-        let (word, bit) = (i as usize / 64, 1 << (i % 64));
-        if self.0.len() <= word {
-            self.0.resize(word + 1, 0);
-        }
-        let new = self.0[word] & bit == 0;
-        self.0[word] |= bit;
-        new
-    }
-
-    fn clear(&mut self, i: u32) {
-        if let Some(word) = self.0.get_mut(i as usize / 64) {
-            *word &= !(1 << (i % 64));
-        }
-    }
-
-    pub(super) fn has(&self, i: u32) -> bool {
-        self.0.get(i as usize / 64).is_some_and(|word| word & (1 << (i % 64)) != 0)
-    }
-}
 
 /// A group that lies in several blocks, not all of which have come.
 #[derive(Debug, Default)]
@@ -81,13 +51,9 @@ pub(super) enum Claim {
 }
 
 pub(super) struct Progress {
-    geometry: Geometry,
+    pub(super) covered: Covered,
     early_max: usize,
     tree: Option<Arc<Tree>>,
-    digests: Vec<Digest>,
-    covered: u64,
-    decided: u32,
-    last: bool,
     verified: Bits,
     failed: Bits,
     /// Files with data that are placed.
@@ -102,8 +68,6 @@ pub(super) struct Progress {
     /// How often each of the groups came false that did, and how many did of each file.
     false_groups: HashMap<u32, u32>,
     false_in_files: HashMap<u32, u32>,
-    /// Buffers of groups that are done: fresh memory costs a page fault for every four kilobytes.
-    spare: Vec<Vec<u8>>,
     pub(super) failures: Vec<(u32, String)>,
     pub(super) bytes_received: u64,
     pub(super) bytes_held: u64,
@@ -113,13 +77,9 @@ pub(super) struct Progress {
 impl Progress {
     pub(super) fn new(geometry: Geometry, early_max: usize) -> Self {
         Self {
-            geometry,
+            covered: Covered::new(geometry),
             early_max,
             tree: None,
-            digests: Vec::new(),
-            covered: 0,
-            decided: 0,
-            last: false,
             verified: Bits::default(),
             failed: Bits::default(),
             done: Bits::default(),
@@ -132,7 +92,6 @@ impl Progress {
             pending_len: 0,
             false_groups: HashMap::new(),
             false_in_files: HashMap::new(),
-            spare: Vec::new(),
             failures: Vec::new(),
             bytes_received: 0,
             bytes_held: 0,
@@ -150,73 +109,28 @@ impl Progress {
         self.failed.has(id.0)
     }
 
-    /// Digest of a group, once its section is known.
-    pub(super) fn digest(&self, group: u32) -> Option<Digest> {
-        self.digests.get(group as usize).copied()
-    }
-
-    /// Groups covered so far.
-    pub(super) fn covered_groups(&self) -> u32 {
-        self.digests.len() as u32
-    }
-
     /// Length of a stream, once it is known.
     pub(super) fn len_of(&self, tree: &Tree, id: EntryId) -> u64 {
-        tree.file_size(id).unwrap_or(self.covered)
+        tree.file_size(id).unwrap_or(self.covered.end())
     }
 
     /// Takes the digests of a section. Returns the blocks that are decided by it.
     pub(super) fn cover(&mut self, section: &DigestSection, last: bool) -> Range<u32> {
-        self.digests.extend_from_slice(&section.digests);
-        self.covered = section.data_end;
-        self.end_of_section(last)
-    }
-
-    /// The last section of the tree may be the last of all.
-    pub(super) fn end_of_section(&mut self, last: bool) -> Range<u32> {
-        self.last = last;
-        let before = self.decided;
-        self.decided = match last {
-            true => self.geometry.blocks(self.covered) as u32,
-            false => (self.covered / self.geometry.block_len()) as u32,
-        };
-        before..self.decided
-    }
-
-    /// The group `number` with its digest, as told by a section that covers up to `end`.
-    pub(super) fn known(
-        tree: &Tree,
-        number: u32,
-        digest: Digest,
-        end: u64,
-        last: bool,
-    ) -> KnownGroup {
-        let mut group = tree.layout().group(number);
-        let size = tree.file_size(EntryId(group.entry));
-        group.data.end = group.data.end.min(end);
-        // Of a stream that goes on, any length above one group gives the same digests.
-        let file_len = size.unwrap_or(if last { end } else { end.max(GROUP_LEN + 1) });
-        KnownGroup { number, group, file_len, digest }
-    }
-
-    fn known_group(&self, tree: &Tree, number: u32) -> KnownGroup {
-        let digest = self.digests[number as usize];
-        Self::known(tree, number, digest, self.covered, self.last)
+        let before = self.covered.blocks();
+        self.covered.add(section);
+        if last {
+            self.covered.finish();
+        }
+        before..self.covered.blocks()
     }
 
     fn is_wanted(&self, tree: &Tree, number: u32) -> bool {
         !self.verified.has(number) && !self.failed.has(tree.layout().group(number).entry)
     }
 
-    /// Bytes of a decided block in the data space.
-    pub(super) fn range_of(&self, block: u32) -> Range<u64> {
-        let start = u64::from(block) * self.geometry.block_len();
-        start..self.covered.min(start + self.geometry.block_len())
-    }
-
     /// Groups of a decided block that are needed.
     fn wanted_in(&self, tree: &Tree, block: u32) -> Vec<u32> {
-        let groups = tree.layout().groups_in(self.range_of(block));
+        let groups = tree.layout().groups_in(self.covered.block(block));
         groups.filter(|number| self.is_wanted(tree, *number)).collect()
     }
 
@@ -231,11 +145,11 @@ impl Progress {
             return Claim::Refused;
         }
         let tree = match &self.tree {
-            Some(tree) if block < self.decided => tree.clone(),
-            _ if self.last => return Claim::False,
+            Some(tree) if block < self.covered.blocks() => tree.clone(),
+            _ if self.covered.is_finished() => return Claim::False,
             _ => return self.keep_early(block, data),
         };
-        let range = self.range_of(block);
+        let range = self.covered.block(block);
         if (data.len() as u64) < range.end - range.start {
             return Claim::False;
         }
@@ -247,7 +161,8 @@ impl Progress {
             return Claim::Refused;
         }
         self.busy.insert(block);
-        Claim::Work(wanted.into_iter().map(|number| self.known_group(&tree, number)).collect())
+        let known = |number| self.covered.known(&tree, number);
+        Claim::Work(wanted.into_iter().filter_map(known).collect())
     }
 
     fn keep_early(&mut self, block: u32, data: &[u8]) -> Claim {
@@ -263,8 +178,8 @@ impl Progress {
     }
 
     /// Blocks that came before their digests and can be verified now.
-    pub(super) fn take_early(&mut self, decided: Range<u32>) -> Vec<(u32, Box<[u8]>)> {
-        let end = if self.last { u32::MAX } else { decided.end };
+    pub(super) fn take_early(&mut self) -> Vec<(u32, Box<[u8]>)> {
+        let end = if self.covered.is_finished() { u32::MAX } else { self.covered.blocks() };
         let mut ready: Vec<u32> = self.early.keys().copied().filter(|block| *block < end).collect();
         ready.sort_unstable();
         let take = |block| Some((block, self.early.remove(&block)?));
@@ -307,9 +222,9 @@ impl Progress {
     /// The stream, if its last section is known and all its groups are verified. Asked again when the
     /// last section comes; says so once.
     pub(super) fn stream_complete(&mut self) -> Option<EntryId> {
-        let complete = self.last
+        let complete = self.covered.is_finished()
             && !self.left.contains_key(&0)
-            && (0..self.covered_groups()).all(|number| self.verified.has(number));
+            && (0..self.covered.groups()).all(|number| self.verified.has(number));
         if !complete {
             return None;
         }
@@ -317,30 +232,17 @@ impl Progress {
         (!self.is_failed(EntryId(0))).then_some(EntryId(0))
     }
 
-    /// The pending group `number`, begun if need be, in memory if there is room below `max`. `None`
-    /// when it is verified: nothing may touch it any more, wherever it is kept.
-    pub(super) fn pending(
-        &mut self,
-        number: u32,
-        len: u64,
-        max: u64,
-    ) -> Option<Arc<Mutex<Pending>>> {
+    /// The pending group `number`, begun if need be, without memory. `None` when it is verified: nothing may touch it any
+    /// more, wherever it is kept.
+    pub(super) fn pending(&mut self, number: u32) -> Option<Arc<Mutex<Pending>>> {
         if self.verified.has(number) {
             return None;
         }
-        if let Some(slot) = self.pending.get(&number) {
-            return Some(slot.pending.clone());
-        }
-        let pending = Arc::new(Mutex::new(Pending { spilled: true, ..Pending::default() }));
-        self.pending.insert(number, Slot { pending: pending.clone(), charged: 0 });
-        if self.charge(number, len, max) {
-            // Nobody else has seen it yet.
-            let mut pending = super::lock(&pending);
-            pending.spilled = false;
-            pending.bytes = self.spare.pop().unwrap_or_default();
-            pending.bytes.resize(len as usize, 0);
-        }
-        Some(pending)
+        let slot = self.pending.entry(number).or_insert_with(|| {
+            let pending = Pending { spilled: true, ..Pending::default() };
+            Slot { pending: Arc::new(Mutex::new(pending)), charged: 0 }
+        });
+        Some(slot.pending.clone())
     }
 
     /// A group came false. Returns whether its file is to be given up.
@@ -349,13 +251,6 @@ impl Progress {
         let in_all = self.false_in_files.entry(known.group.entry).or_default();
         (*times, *in_all) = (*times + 1, *in_all + 1);
         *times >= FALSE_MAX.0 || *in_all >= FALSE_MAX.1
-    }
-
-    /// Keeps a group's buffer for another one.
-    pub(super) fn recycle(&mut self, bytes: Vec<u8>) {
-        if self.spare.len() < SPARE_MAX {
-            self.spare.push(bytes);
-        }
     }
 
     /// Charges a pending group with memory, if there is room. Returns whether there was.
@@ -410,9 +305,9 @@ impl Progress {
         self.pending.retain(|number, _| !groups.contains(number));
         self.pending_len = self.pending.values().map(|slot| slot.charged).sum();
         let data = tree.data_of(id);
-        let len = self.geometry.block_len();
-        let blocks = (data.start / len) as u32..(data.end.min(self.covered).div_ceil(len)) as u32;
-        let blocks = blocks.start..blocks.end.min(self.decided);
+        let len = self.covered.geometry().block_len();
+        let end = data.end.min(self.covered.end()).div_ceil(len) as u32;
+        let blocks = (data.start / len) as u32..end.min(self.covered.blocks());
         Some(self.split(&tree, blocks).0)
     }
 
@@ -424,7 +319,7 @@ impl Progress {
     ) -> (Vec<Range<u32>>, Vec<Range<u32>>) {
         let (mut held, mut needed) = (Vec::new(), Vec::new());
         for block in blocks {
-            let groups = tree.layout().groups_in(self.range_of(block));
+            let groups = tree.layout().groups_in(self.covered.block(block));
             let wanted = groups.into_iter().any(|number| self.is_wanted(tree, number));
             append(if wanted { &mut needed } else { &mut held }, block);
         }
@@ -433,19 +328,19 @@ impl Progress {
 
     /// Verified groups of a block.
     pub(super) fn verified_in(&self, block: u32) -> Vec<KnownGroup> {
-        let Some(tree) = self.tree.as_ref().filter(|_| block < self.decided) else {
+        let Some(tree) = self.tree.as_ref().filter(|_| block < self.covered.blocks()) else {
             return Vec::new();
         };
-        let groups = tree.layout().groups_in(self.range_of(block));
+        let groups = tree.layout().groups_in(self.covered.block(block));
         groups
             .filter(|number| self.verified.has(*number))
-            .map(|number| self.known_group(tree, number))
+            .filter_map(|number| self.covered.known(tree, number))
             .collect()
     }
 
     /// Whether only the last step is left. Says so once.
     pub(super) fn may_finish(&mut self) -> bool {
-        let ready = self.last && self.objects_left == 0 && !self.finishing;
+        let ready = self.covered.is_finished() && self.objects_left == 0 && !self.finishing;
         self.finishing |= ready;
         ready
     }

@@ -4,9 +4,10 @@
 //! is on the device is compared with the manifest, which reads all of it.
 
 use super::sinks::only_file;
-use super::target::{Fault, Finished, GroupData, Held, KnownGroup, Started, Target};
+use super::target::{Fault, Finished, Held, Started, Target};
 use super::{StoreFailure, lock};
 use crate::object::digest::{GroupHasher, Output};
+use crate::object::group::{GroupData, KnownGroup};
 use crate::object::limits::GROUP_LEN;
 use crate::object::place::{OpenError, PlaceError, read_full_at, write_all_at, zero_range};
 use crate::object::scan::explain;

@@ -2,8 +2,9 @@
 
 use super::StoreFailure;
 use super::lock;
-use super::target::{Fault, Finished, GroupData, Held, KnownGroup, Started, Target};
+use super::target::{Fault, Finished, Held, Started, Target};
 use crate::object::digest::Digest;
+use crate::object::group::{GroupData, KnownGroup};
 use crate::object::limits::GROUP_LEN;
 use crate::object::tree::{EntryId, Kind, Tree};
 use crate::units::show_bytes;

@@ -2,9 +2,10 @@
 //! are to be replaced.
 
 use super::{FolderTarget, Ready, State, lock};
+use crate::object::group::{GroupData, KnownGroup};
 use crate::object::place::{Existing, Obstacle, PlaceError, Why, differs, read_full_at};
 use crate::object::scan::explain;
-use crate::object::store::target::{Fault, GroupData, Held, KnownGroup};
+use crate::object::store::target::{Fault, Held};
 use crate::object::tree::{EntryId, Tree};
 use rustix::fs::SeekFrom;
 use rustix::io::Errno;

@@ -15,8 +15,9 @@ mod part;
 #[cfg(test)]
 mod tests;
 
-use super::target::{Fault, Finished, GroupData, Held, KnownGroup, Started, Target};
+use super::target::{Fault, Finished, Held, Started, Target};
 use super::{StoreFailure, lock};
+use crate::object::group::{GroupData, KnownGroup};
 use crate::object::journal::{Boot, Journal, PartKey};
 use crate::object::limits::GROUP_LEN;
 use crate::object::place::{

@@ -2,11 +2,12 @@
 
 use super::held::{is_zero, read_group};
 use super::{DISK_BLOCK, FolderTarget, Ready, State, lock};
+use crate::object::group::{GroupData, KnownGroup};
 use crate::object::limits::OPEN_FILES_MAX;
 use crate::object::place::{Obstacle, PlaceError, Why, write_all_at, zero_range};
 use crate::object::scan::explain;
 use crate::object::store::StoreFailure;
-use crate::object::store::target::{Fault, GroupData, KnownGroup};
+use crate::object::store::target::Fault;
 use crate::object::tree::EntryId;
 use rustix::io::Errno;
 use std::collections::HashSet;

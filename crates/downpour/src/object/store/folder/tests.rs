@@ -1,12 +1,12 @@
 //! A file is given up while another thread is about to complete it; a sync fails; a place is on another file system.
 
 use super::{Beneath, FolderOptions, FolderTarget, Mutex};
-use crate::object::group::group_digest;
+use crate::object::group::{GroupData, KnownGroup, group_digest};
 use crate::object::journal::{Boot, Journal};
 use crate::object::place::Obstacle;
 use crate::object::scan::{Scan, ScanOptions};
 use crate::object::store::StoreFailure;
-use crate::object::store::target::{Fault, GroupData, KnownGroup, Target};
+use crate::object::store::target::{Fault, Target};
 use crate::object::tree::{EntryId, Tree};
 use crate::receipt::tests::Mounted;
 use crate::skipped::{not_here, skipped};
