@@ -1,11 +1,13 @@
 //! One group: its digest, from its bytes in the data space (`docs/protocol.md#MAN-3`), and what is known of it.
 
 use super::digest::{Digest, GroupHasher, Output};
+use super::disk::{is_zero, read_full_at};
 use super::layout::{Group, Layout, Piece};
 use super::limits::GROUP_LEN;
 use super::tree::{EntryId, Tree};
 use std::convert::Infallible;
 use std::ops::Range;
+use std::os::fd::OwnedFd;
 
 /// Digest of `group` of a file of `file_len` bytes. `data` are the group's bytes in the data space, all
 /// of them: what lies between them in the file are zeros.
@@ -140,6 +142,23 @@ impl KnownGroup {
             Ok::<_, Infallible>(())
         });
         digest == Ok(self.digest)
+    }
+
+    /// Reads its data from a file that has them at their places. Returns whether it could.
+    pub(crate) fn read_from(&self, tree: &Tree, fd: &OwnedFd, data: &mut [u8]) -> bool {
+        let start = self.group.data.start;
+        tree.layout().pieces(self.group.data.clone()).all(|piece| {
+            let from = (piece.data.start - start) as usize;
+            read_full_at(fd, &mut data[from..from + piece.len() as usize], piece.start) == Ok(true)
+        })
+    }
+
+    /// Reads it into `data`, and tells whether the file holds it. Its inner holes must be zeros, too.
+    pub(crate) fn is_in(&self, tree: &Tree, fd: &OwnedFd, data: &mut Vec<u8>) -> bool {
+        data.resize(self.data_len() as usize, 0);
+        self.read_from(tree, fd, data)
+            && self.verify(tree, GroupData::whole(data))
+            && self.holes(tree).all(|hole| is_zero(fd, hole.start, hole.end))
     }
 
     /// Cuts `data` into parts that are contiguous in the file, and tells where in it each begins.

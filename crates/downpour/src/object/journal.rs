@@ -18,7 +18,7 @@
 //! written anew ([`Journal::live`]).
 
 use super::digest::Digest;
-use super::place::write_all_at;
+use super::disk::write_all_at;
 use super::wire::{Reader, put_varint};
 use rustix::fs::{AtFlags, StatxFlags};
 use rustix::io::Errno;

@@ -10,6 +10,7 @@
 //! | `tree`, `layout` | entries; extents, groups and the data space |
 //! | `digest`, `group`, `wire` | BLAKE3 of groups; varints |
 //! | `covered`, `bits` | what the sections cover so far; a set of numbers |
+//! | `disk` | bytes of open files: read, written, zeros |
 //! | `manifest` | signed sections, emitted and parsed |
 //! | `scan` | the disk -> a tree |
 //! | `source` | a tree -> blocks and sections |
@@ -73,6 +74,7 @@ mod bits;
 mod book;
 mod covered;
 mod digest;
+mod disk;
 mod group;
 mod journal;
 mod layout;
@@ -109,3 +111,11 @@ pub use tree::{
     Entry, EntryId, Kind, Meta, Mtime, STAGING_NAME, Tree, TreeError, TreeProblem, Xattr, printable,
 };
 pub(crate) use xattr::closed_mode_of;
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// The state behind a mutex. A thread that panicked while it held one has left whole values: each change is a single
+/// assignment or insertion, or nothing can panic between its parts.
+fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

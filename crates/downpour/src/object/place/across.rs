@@ -11,7 +11,8 @@
 
 use super::beneath::open_in;
 use super::claim::PRIVATE_FILE;
-use super::{rename, write_all_at};
+use super::rename;
+use crate::object::disk::{read_full_at, write_all_at};
 use rustix::fs::{AtFlags, CWD, OFlags};
 use rustix::io::Errno;
 use std::ops::Range;
@@ -108,15 +109,11 @@ fn copy_data(
         let (mut at, end) = (range.start, range.end.min(size));
         while at < end {
             let len = (end - at).min(buf.len() as u64) as usize;
-            match rustix::io::pread(from, &mut buf[..len], at) {
-                Ok(0) => return Err(Errno::IO),
-                Ok(len) => {
-                    write_all_at(to, &buf[..len], at)?;
-                    at += len as u64;
-                }
-                Err(Errno::INTR) => {}
-                Err(error) => return Err(error),
+            if !read_full_at(from, &mut buf[..len], at)? {
+                return Err(Errno::IO);
             }
+            write_all_at(to, &buf[..len], at)?;
+            at += len as u64;
         }
     }
     Ok(())

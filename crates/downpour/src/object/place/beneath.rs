@@ -2,13 +2,14 @@
 
 use super::claim::PRIVATE_FILE;
 use crate::object::limits::OPEN_FOLDERS_MAX;
+use crate::object::lock;
 use crate::object::tree::{EntryId, Tree};
 use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 /// Whether the kernel has openat2; looked at once it has said no.
 static OPENAT2: AtomicBool = AtomicBool::new(true);
@@ -51,6 +52,16 @@ pub(super) fn create_in(folder: impl AsFd, name: &[u8]) -> Result<OwnedFd, Errno
     }
 }
 
+/// A new file in `folder` without a name: nothing is left of it when nobody has it open. Where the file system has no such
+/// files one is made under `name`, which is taken away.
+pub(crate) fn unnamed_in(folder: impl AsFd, name: &[u8]) -> Result<OwnedFd, Errno> {
+    open_in(&folder, b".", OFlags::RDWR | OFlags::TMPFILE, PRIVATE_FILE).or_else(|_| {
+        let file = create_in(&folder, name)?;
+        rustix::fs::unlinkat(&folder, name, AtFlags::empty())?;
+        Ok(file)
+    })
+}
+
 /// How folders are opened.
 pub(super) const FOLDER_FLAGS: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY);
 
@@ -89,7 +100,7 @@ impl Beneath {
         let mut at = Some(id);
         let mut fd = self.root.clone();
         {
-            let open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+            let open = lock(&self.open);
             while let Some(id) = at {
                 if let Some(known) = open.get(&id.0) {
                     fd = known.clone();
@@ -101,7 +112,7 @@ impl Beneath {
         }
         for id in closed.into_iter().rev() {
             fd = Arc::new(open_in(&fd, self.tree.entry(id).name, FOLDER_FLAGS, Mode::empty())?);
-            let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut open = lock(&self.open);
             if open.len() >= OPEN_FOLDERS_MAX {
                 open.clear();
             }

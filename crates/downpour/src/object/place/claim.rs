@@ -11,7 +11,7 @@
 //!    opened again.
 
 use super::beneath::{FOLDER_FLAGS, open_in};
-use super::write_all_at;
+use crate::object::disk::write_all_at;
 use crate::object::scan::explain;
 use crate::object::tree::STAGING_NAME;
 use rustix::fs::{AtFlags, Dir, FlockOperation, Mode, OFlags};

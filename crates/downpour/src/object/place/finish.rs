@@ -1,10 +1,11 @@
 //! What comes after all data: links, then metadata of folders, deepest first, then the sync.
 
 use super::across::make_beside;
-use super::{Existing, Obstacle, PlaceError, Placer, Why, read_full_at};
+use super::{Existing, Obstacle, PlaceError, Placer, Why};
+use crate::object::disk::same_content;
 use crate::object::limits::NOTICES_MAX;
 use crate::object::tree::{EntryId, Kind};
-use rustix::fs::{AtFlags, SeekFrom};
+use rustix::fs::AtFlags;
 use rustix::io::Errno;
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
@@ -201,30 +202,6 @@ impl Placer {
         let from = self.open_existing(to).map_err(fail)?;
         let parent = self.beneath.parent(id).map_err(fail)?;
         self.copy_across(id, to, &from, &parent, replaces).map(drop)
-    }
-}
-
-/// Whether two files of `size` bytes hold the same. Where both have a hole nothing is read.
-pub(super) fn same_content(a: &OwnedFd, b: &OwnedFd, size: u64) -> bool {
-    let data = |fd, at| match rustix::fs::seek(fd, SeekFrom::Data(at)) {
-        Ok(data) => data,
-        Err(Errno::NXIO) => size,
-        // This file system cannot tell.
-        Err(_) => at,
-    };
-    let (mut of_a, mut of_b) = (vec![0; 1 << 20], vec![0; 1 << 20]);
-    let mut at = 0;
-    loop {
-        at = data(a, at).min(data(b, at));
-        if at >= size {
-            return true;
-        }
-        let len = (size - at).min(1 << 20) as usize;
-        let (of_a, of_b) = (&mut of_a[..len], &mut of_b[..len]);
-        if !read_full_at(a, of_a, at) || !read_full_at(b, of_b, at) || of_a != of_b {
-            return false;
-        }
-        at += len as u64;
     }
 }
 

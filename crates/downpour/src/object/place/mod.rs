@@ -26,14 +26,12 @@ mod single;
 mod staging;
 
 pub(crate) use across::copy_across;
-pub(crate) use beneath::{Beneath, open_in};
+pub(crate) use beneath::{Beneath, open_in, unnamed_in};
 pub use claim::OpenError;
 pub(crate) use claim::{Claim, is_locked, make_folder};
 pub(crate) use finish::{Finish, Notices};
 pub(crate) use meta::MetaPolicy;
-pub(crate) use put::{
-    Existing, Placer, REMEDY, differs, read_full_at, rename, rename_new, write_all_at, zero_range,
-};
+pub(crate) use put::{Existing, Placer, REMEDY, differs, rename, rename_new};
 pub(crate) use single::{SingleFile, SingleTarget, is_plain_name};
 pub(crate) use staging::Staging;
 

@@ -2,13 +2,12 @@
 
 use super::across::copy_across;
 use super::beneath::{FOLDER_FLAGS, open_in};
-use super::finish::same_content;
 use super::{Beneath, MetaPolicy, Obstacle, PlaceError, Staging, Why};
-use crate::object::limits::GROUP_LEN;
+use crate::object::disk::same_content;
+use crate::object::lock;
 use crate::object::scan::explain;
-use crate::object::source::lock;
 use crate::object::tree::{EntryId, Kind};
-use rustix::fs::{Advice, AtFlags, FallocateFlags, FileType, Mode, OFlags, RenameFlags, Stat};
+use rustix::fs::{Advice, AtFlags, FileType, Mode, OFlags, RenameFlags, Stat};
 use rustix::io::Errno;
 use rustix::path::Arg;
 use std::collections::HashMap;
@@ -329,57 +328,6 @@ fn look_and_rename<F: Arg, T: Arg + Copy>(
         Err(error) => Err(error),
         Ok(_) => Err(Errno::EXIST),
     }
-}
-
-/// Writes all of `bytes`.
-pub(crate) fn write_all_at(fd: &OwnedFd, mut bytes: &[u8], mut at: u64) -> Result<(), Errno> {
-    while !bytes.is_empty() {
-        match rustix::io::pwrite(fd, bytes, at) {
-            Ok(0) => return Err(Errno::IO),
-            Ok(len) => {
-                bytes = &bytes[len..];
-                at += len as u64;
-            }
-            Err(Errno::INTR) => {}
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(())
-}
-
-/// Reads all of `buf`. Returns whether it could.
-pub(crate) fn read_full_at(fd: &OwnedFd, mut buf: &mut [u8], mut at: u64) -> bool {
-    while !buf.is_empty() {
-        match rustix::io::pread(fd, &mut *buf, at) {
-            Ok(0) => return false,
-            Ok(len) => {
-                buf = &mut buf[len..];
-                at += len as u64;
-            }
-            Err(Errno::INTR) => {}
-            Err(_) => return false,
-        }
-    }
-    true
-}
-
-/// Makes the bytes from `start` up to `end` zeros.
-pub(crate) fn zero_range(fd: &OwnedFd, start: u64, end: u64) -> Result<(), Errno> {
-    if start >= end {
-        return Ok(());
-    }
-    let flags = FallocateFlags::ZERO_RANGE | FallocateFlags::KEEP_SIZE;
-    if rustix::fs::fallocate(fd, flags, start, end - start).is_ok() {
-        return Ok(());
-    }
-    let zeros = vec![0; GROUP_LEN as usize];
-    let mut at = start;
-    while at < end {
-        let len = (end - at).min(GROUP_LEN);
-        write_all_at(fd, &zeros[..len as usize], at)?;
-        at += len;
-    }
-    Ok(())
 }
 
 #[cfg(test)]

@@ -3,7 +3,8 @@
 //! The same rules as for a tree: the name is one plain name, the bytes go to `OUT/.downpour` and get their name when
 //! all are there, no link is followed, nothing is replaced unless asked for.
 
-use super::{Obstacle, OpenError, PlaceError, Staging, Why, rename, write_all_at};
+use super::{Obstacle, OpenError, PlaceError, Staging, Why, rename};
+use crate::object::disk::write_all_at;
 use crate::object::limits::NAME_LEN_MAX;
 use crate::object::tree::{STAGING_NAME, printable};
 use rustix::fs::AtFlags;

@@ -13,15 +13,17 @@
 //!
 //! All of it is removed after success, and kept for the next attempt otherwise.
 
-use super::beneath::{FOLDER_FLAGS, create_in, open_in};
+use super::beneath::{FOLDER_FLAGS, create_in, open_in, unnamed_in};
 use super::claim::{Claim, OpenError, PRIVATE_FILE, make_folder};
-use super::{PlaceError, free_bytes, write_all_at};
+use super::{PlaceError, free_bytes};
+use crate::object::disk::write_all_at;
+use crate::object::lock;
 use rustix::fs::{AtFlags, Dir, FallocateFlags, Mode, OFlags};
 use rustix::io::Errno;
 use std::collections::HashSet;
 use std::os::fd::OwnedFd;
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
 const JOURNAL: &[u8] = b"journal";
@@ -175,27 +177,11 @@ impl Staging {
         if len == 0 || self.in_memory {
             return Ok(len == 0);
         }
-        let unnamed = rustix::fs::openat(
-            self.claim.folder(),
-            ".",
-            OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC,
-            PRIVATE_FILE,
-        );
-        let file = match unnamed {
-            Ok(file) => file,
-            Err(_) => {
-                // No unnamed files here: make one, and take its name away.
-                let named = self
-                    .create_part(b"reserve")
-                    .map_err(|error| PlaceError::of(error, "reserving space"))?;
-                self.remove_part(b"reserve");
-                named
-            }
-        };
+        let file = unnamed_in(&self.parts, b"reserve")
+            .map_err(|error| PlaceError::of(error, "reserving space"))?;
         match rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, len) {
             Ok(()) => {
-                let mut reserve = self.reserve.lock().unwrap_or_else(PoisonError::into_inner);
-                *reserve = Reserve { file: Some(file), left: len, free: 0 };
+                *lock(&self.reserve) = Reserve { file: Some(file), left: len, free: 0 };
                 Ok(true)
             }
             Err(error @ (Errno::NOSPC | Errno::DQUOT)) => {
@@ -208,7 +194,7 @@ impl Staging {
 
     /// Gives back `len` bytes of the reserve, just before they are written.
     pub(crate) fn release(&self, len: u64) {
-        let mut reserve = self.reserve.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut reserve = lock(&self.reserve);
         if reserve.free < len {
             let step = (len - reserve.free).max(RELEASE_STEP).min(reserve.left);
             reserve.left -= step;
@@ -223,7 +209,7 @@ impl Staging {
 
     /// Gives all of the reserve back.
     pub(crate) fn release_all(&self) {
-        *self.reserve.lock().unwrap_or_else(PoisonError::into_inner) = Reserve::default();
+        *lock(&self.reserve) = Reserve::default();
     }
 
     /// Whether somebody was at a partial file lately: what was given up is not kept for ever. Its mtime may be that of its

@@ -2,6 +2,7 @@
 
 use crate::object::book::Looks;
 use crate::object::digest::Digest;
+use crate::object::disk::read_full_at;
 use crate::object::group::fed_digest;
 use crate::object::layout::{Group, Piece};
 use crate::object::limits::OPEN_FILES_MAX;
@@ -175,17 +176,10 @@ impl Files {
 }
 
 /// Fills `buf` from `offset`; the file's end comes too early when it was cut.
-pub(super) fn read_exact_at(fd: &OwnedFd, mut buf: &mut [u8], mut at: u64) -> Result<(), String> {
-    while !buf.is_empty() {
-        match rustix::io::pread(fd, &mut *buf, at) {
-            Ok(0) => return Err(CHANGED.into()),
-            Ok(len) => {
-                buf = &mut buf[len..];
-                at += len as u64;
-            }
-            Err(Errno::INTR) => {}
-            Err(error) => return Err(format!("cannot be read: {}", explain(error))),
-        }
+pub(super) fn read_exact_at(fd: &OwnedFd, buf: &mut [u8], at: u64) -> Result<(), String> {
+    match read_full_at(fd, buf, at) {
+        Ok(true) => Ok(()),
+        Ok(false) => Err(CHANGED.into()),
+        Err(error) => Err(format!("cannot be read: {}", explain(error))),
     }
-    Ok(())
 }

@@ -29,6 +29,7 @@ pub(crate) use files::{CHANGED, NO_SIZE};
 
 use super::group::{GroupData, KnownGroup};
 use super::layout::Piece;
+use super::lock;
 use super::scan::Scan;
 use super::tree::{EntryId, Tree};
 use downpour_proto::{BlockId, BlockKind, Geometry, Rng};
@@ -39,7 +40,7 @@ use record::Record;
 use std::any::Any;
 use std::collections::HashMap;
 use std::ops::Range;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 use stream::Stream;
 
 /// A file that will not be delivered.
@@ -77,12 +78,6 @@ enum Content {
 
 fn failed(reason: impl Into<String>) -> SourceError {
     SourceError { reason: reason.into() }
-}
-
-/// The state behind a mutex. A thread that panicked while it held one has left whole values: each
-/// change, here and in `store`, is a single assignment or insertion.
-pub(super) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// For tests of the whole: with `DOWNPOUR_FLIP=SHARE` so many of the pieces that are read to be sent have a wrong bit.

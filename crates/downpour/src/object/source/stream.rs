@@ -6,8 +6,9 @@
 
 use super::files::read_exact_at;
 use super::{Content, ContentSource, SourceError, failed, lock};
+use crate::object::disk::write_all_at;
 use crate::object::limits::GROUP_LEN;
-use crate::object::place::write_all_at;
+use crate::object::place::unnamed_in;
 use crate::object::scan::{Fingerprint, Scan, explain};
 use crate::object::tree::Mtime;
 use downpour_proto::Geometry;
@@ -131,17 +132,10 @@ impl Stream {
 
 /// A file without a name.
 fn spool_file(folder: &Path) -> Result<OwnedFd, SourceError> {
-    let flags = OFlags::RDWR | OFlags::CLOEXEC;
-    let mode = Mode::RUSR | Mode::WUSR;
-    let unnamed = rustix::fs::open(folder, flags | OFlags::TMPFILE, mode);
-    let opened = unnamed.or_else(|_| {
-        // The file system has no unnamed files: make one, and take its name away.
-        let path = folder.join(format!(".downpour-spool-{}", std::process::id()));
-        let fd = rustix::fs::open(&path, flags | OFlags::CREATE | OFlags::EXCL, mode)?;
-        rustix::fs::unlink(&path)?;
-        Ok(fd)
-    });
-    opened.map_err(|error: Errno| {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let name = format!(".downpour-spool-{}", std::process::id());
+    let opened = rustix::fs::open(folder, flags, Mode::empty());
+    opened.and_then(|folder| unnamed_in(folder, name.as_bytes())).map_err(|error| {
         let (path, error) = (folder.display(), explain(error));
         failed(format!("the spool folder {path}: {error}; name another one"))
     })

@@ -33,9 +33,9 @@ pub use sinks::PipeOut;
 
 use super::group::{GroupData, KnownGroup};
 use super::limits::{ENTRIES_DEFAULT, NOTICES_MAX};
+use super::lock;
 use super::manifest::ManifestId;
 use super::place::{Obstacle, OpenError, REMEDY, Why};
-use super::source::lock;
 use super::tree::{EntryId, Tree};
 use downpour_proto::{BlockId, BlockKind, Geometry};
 use downpour_transport::identity::PublicKey;

@@ -6,10 +6,10 @@
 use super::sinks::only_file;
 use super::target::{Fault, Finished, Held, Started, Target};
 use super::{StoreFailure, lock};
-use crate::object::digest::{GroupHasher, Output};
+use crate::object::disk::{write_all_at, zero_range};
 use crate::object::group::{GroupData, KnownGroup};
 use crate::object::limits::GROUP_LEN;
-use crate::object::place::{OpenError, PlaceError, read_full_at, write_all_at, zero_range};
+use crate::object::place::{OpenError, PlaceError};
 use crate::object::scan::explain;
 use crate::object::tree::{EntryId, Tree};
 use rustix::fs::{Advice, FileType, FlockOperation, Mode, OFlags, SeekFrom};
@@ -86,19 +86,10 @@ impl Target for RawTarget {
     }
 
     fn held(&self, groups: &[KnownGroup]) -> Result<Held, Fault> {
-        let mut held = Held::default();
-        let mut content = Vec::new();
-        for known in groups {
-            content.resize(known.len() as usize, 0);
-            if !read_full_at(&self.fd, &mut content, known.group.start()) {
-                continue;
-            }
-            let mut hasher = GroupHasher::new(Output::of(known.group.index, known.file_len));
-            hasher.update(&content);
-            if hasher.finish() == known.digest {
-                held.groups.push(known.number);
-            }
-        }
+        let Some(tree) = self.tree.get() else { return Err(Fault::NoRoom) };
+        let (mut held, mut data) = (Held::default(), Vec::new());
+        let is_held = |known: &&KnownGroup| known.is_in(tree, &self.fd, &mut data);
+        held.groups.extend(groups.iter().filter(is_held).map(|known| known.number));
         Ok(held)
     }
 
@@ -119,12 +110,7 @@ impl Target for RawTarget {
     }
 
     fn read(&self, known: &KnownGroup, data: &mut [u8]) -> bool {
-        let Some(tree) = self.tree.get() else { return false };
-        let start = known.group.data.start;
-        tree.layout().pieces(known.group.data.clone()).all(|piece| {
-            let from = (piece.data.start - start) as usize;
-            read_full_at(&self.fd, &mut data[from..from + piece.len() as usize], piece.start)
-        })
+        self.tree.get().is_some_and(|tree| known.read_from(tree, &self.fd, data))
     }
 
     fn complete(&self, _: EntryId, len: u64) -> Result<Vec<String>, Fault> {

@@ -3,12 +3,10 @@
 
 use super::{FolderTarget, Ready, State, lock};
 use crate::object::group::{GroupData, KnownGroup};
-use crate::object::place::{Existing, Obstacle, PlaceError, Why, differs, read_full_at};
+use crate::object::place::{Existing, Obstacle, PlaceError, Why, differs};
 use crate::object::scan::explain;
 use crate::object::store::target::{Fault, Held};
-use crate::object::tree::{EntryId, Tree};
-use rustix::fs::SeekFrom;
-use rustix::io::Errno;
+use crate::object::tree::EntryId;
 use std::os::fd::OwnedFd;
 
 impl FolderTarget {
@@ -38,8 +36,7 @@ impl FolderTarget {
                 held.groups.push(known.number);
                 continue;
             }
-            let same =
-                existing.as_ref().is_some_and(|fd| read_group(&ready.tree, known, fd, &mut data));
+            let same = existing.as_ref().is_some_and(|fd| known.is_in(&ready.tree, fd, &mut data));
             let in_place = match lock(&ready.files).states.get_mut(&id.0) {
                 Some(State::InPlace(so_far)) => {
                     if same {
@@ -135,7 +132,7 @@ impl FolderTarget {
             Some((digest, false)) if digest == known.digest => {
                 let genuine = self
                     .part(ready, id)
-                    .is_ok_and(|part| read_group(&ready.tree, known, &part.file, data));
+                    .is_ok_and(|part| known.is_in(&ready.tree, &part.file, data));
                 let journal = || {
                     let (key, index) = (ready.key(id), known.group.index);
                     lock(&self.journal).verified(key, index, digest)
@@ -145,46 +142,4 @@ impl FolderTarget {
             _ => false,
         }
     }
-}
-
-/// Reads the data of a group from a file that has them at their places.
-pub(super) fn read_data(tree: &Tree, known: &KnownGroup, fd: &OwnedFd, data: &mut [u8]) -> bool {
-    let start = known.group.data.start;
-    tree.layout().pieces(known.group.data.clone()).all(|piece| {
-        let from = (piece.data.start - start) as usize;
-        read_full_at(fd, &mut data[from..from + piece.len() as usize], piece.start)
-    })
-}
-
-/// Reads a group into `data`, and tells whether it is genuine. Its inner holes must be zeros, too.
-pub(super) fn read_group(
-    tree: &Tree,
-    known: &KnownGroup,
-    fd: &OwnedFd,
-    data: &mut Vec<u8>,
-) -> bool {
-    data.resize(known.data_len() as usize, 0);
-    read_data(tree, known, fd, data)
-        && known.verify(tree, GroupData::whole(data))
-        && known.holes(tree).all(|hole| is_zero(fd, hole.start, hole.end))
-}
-
-/// Whether a range of a file holds nothing but zeros. Its holes are not read.
-pub(super) fn is_zero(fd: &OwnedFd, mut at: u64, end: u64) -> bool {
-    let mut buf = Vec::new();
-    while at < end {
-        match rustix::fs::seek(fd, SeekFrom::Data(at)) {
-            Ok(data) => at = data,
-            Err(Errno::NXIO) => return true,
-            // This file system cannot tell: read all of it.
-            Err(_) => {}
-        }
-        let len = end.saturating_sub(at).min(1 << 16);
-        buf.resize(len as usize, 0);
-        if !read_full_at(fd, &mut buf, at) || buf.iter().any(|byte| *byte != 0) {
-            return len == 0;
-        }
-        at += len;
-    }
-    true
 }

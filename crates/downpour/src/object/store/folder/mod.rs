@@ -17,17 +17,17 @@ mod tests;
 
 use super::target::{Fault, Finished, Held, Started, Target};
 use super::{StoreFailure, lock};
+use crate::object::disk::{is_zero, write_all_at, zero_range};
 use crate::object::group::{GroupData, KnownGroup};
 use crate::object::journal::{Boot, Journal, PartKey};
 use crate::object::limits::GROUP_LEN;
 use crate::object::place::{
     Beneath, Existing, Finish, MetaPolicy, Obstacle, OpenError, PlaceError, Placer, Staging, Why,
-    differs, write_all_at, zero_range,
+    differs,
 };
 use crate::object::scan::explain;
 use crate::object::tree::{EntryId, Kind, Tree};
 use crate::object::xattr::is_privileged;
-use held::{is_zero, read_data};
 use part::Part;
 use rustix::io::Errno;
 use std::collections::{HashMap, HashSet};
@@ -439,7 +439,7 @@ impl Target for FolderTarget {
         };
         let id = known.entry();
         let is_part = matches!(lock(&ready.files).states.get(&id.0), Some(State::Part { .. }));
-        let mut read = |fd: &OwnedFd| read_data(&ready.tree, known, fd, data);
+        let mut read = |fd: &OwnedFd| known.read_from(&ready.tree, fd, data);
         match is_part {
             true => self.part(ready, id).is_ok_and(|part| read(&part.file)),
             false => ready.placer.open_existing(id).is_ok_and(|fd| read(&fd)),

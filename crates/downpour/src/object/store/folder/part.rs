@@ -1,10 +1,10 @@
 //! Partial files: room for them, making and resuming them, writing to them.
 
-use super::held::{is_zero, read_group};
 use super::{DISK_BLOCK, FolderTarget, Ready, State, lock};
+use crate::object::disk::{is_zero, write_all_at, zero_range};
 use crate::object::group::{GroupData, KnownGroup};
 use crate::object::limits::OPEN_FILES_MAX;
-use crate::object::place::{Obstacle, PlaceError, Why, write_all_at, zero_range};
+use crate::object::place::{Obstacle, PlaceError, Why};
 use crate::object::scan::explain;
 use crate::object::store::StoreFailure;
 use crate::object::store::target::Fault;
@@ -149,7 +149,7 @@ impl FolderTarget {
         let existing = ready.placer.open_existing(id).map_err(|error| ready.failure(error, id))?;
         let mut data = Vec::new();
         for known in groups {
-            if !read_group(&ready.tree, known, &existing, &mut data) {
+            if !known.is_in(&ready.tree, &existing, &mut data) {
                 let text = "it changes while it is being received";
                 return Err(Fault::Object(Why::new(Obstacle::Taken, text)));
             }
