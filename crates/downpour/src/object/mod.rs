@@ -96,7 +96,7 @@ pub use manifest::fuzzing;
 pub use manifest::{ManifestError, ManifestId};
 pub(crate) use place::{
     Claim, Existing, PlaceError, SingleFile, SingleTarget, Why, copy_across, free_bytes, is_locked,
-    is_plain_name, make_folder, open_in, rename, rename_new,
+    make_folder, open_in, rename, rename_new,
 };
 pub use place::{Obstacle, OpenError};
 pub(crate) use scan::{Fingerprint, explain, name_at_top, open_file};
@@ -107,6 +107,7 @@ pub use store::{
     Agreed, Destination, FolderOptions, PipeOut, Placed, SectionKnown, Store, StoreConfig,
     StoreEvent, StoreFailure, Summary, TreeKnown,
 };
+pub(crate) use tree::is_plain_name;
 pub use tree::{
     Entry, EntryId, Kind, Meta, Mtime, STAGING_NAME, Tree, TreeError, TreeProblem, Xattr, printable,
 };

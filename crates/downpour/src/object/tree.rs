@@ -705,6 +705,11 @@ impl TreeBuilder {
     }
 }
 
+/// Whether something at the top of a target may be called so (`docs/protocol.md#MAN-9`).
+pub(crate) fn is_plain_name(name: &[u8]) -> bool {
+    check_name(name, 0).is_ok()
+}
+
 fn check_name(name: &[u8], depth: u32) -> Result<(), TreeProblem> {
     match name {
         b"" => Err(TreeProblem::NameEmpty),

@@ -6,6 +6,7 @@ use crate::object::digest::Digest;
 use crate::object::limits::{ENTRIES_MAX, FILE_LEN_MAX, GROUP_LEN, SECTION_TREE_LEN};
 use crate::object::tree::{
     EntryId, Extents, Kind, Meta, Mtime, NewEntry, NewKind, Tree, TreeBuilder, TreeProblem, Xattr,
+    is_plain_name,
 };
 use crate::object::wire::{put_bytes, put_signed, put_varint};
 use proptest::prelude::{Just, Strategy, any, prop, prop_assert_eq, prop_oneof, proptest};
@@ -313,6 +314,7 @@ fn hostile_names_are_refused_and_named() {
         assert_eq!(path, crate::object::printable(name));
     }
     assert_eq!(refused(&[raw(1, 0, &[b'n'; 256], &file)]).1, TreeProblem::NameTooLong);
+    assert!(is_plain_name(b"..a") && !is_plain_name(b".."));
     let mut deep: Vec<_> = (0..40).map(|i| raw(0, i, &[b'a' + (i % 2) as u8; 120], &[])).collect();
     deep[0] = raw(0, 0, &[b'z'; 120], &[]);
     // Names share nothing with the one before, as their first letters differ.

@@ -32,7 +32,7 @@ pub(crate) use claim::{Claim, is_locked, make_folder};
 pub(crate) use finish::{Finish, Notices};
 pub(crate) use meta::MetaPolicy;
 pub(crate) use put::{Existing, Placer, REMEDY, differs, rename, rename_new};
-pub(crate) use single::{SingleFile, SingleTarget, is_plain_name};
+pub(crate) use single::{SingleFile, SingleTarget};
 pub(crate) use staging::Staging;
 
 use super::scan::explain;

@@ -5,8 +5,7 @@
 
 use super::{Obstacle, OpenError, PlaceError, Staging, Why, rename};
 use crate::object::disk::write_all_at;
-use crate::object::limits::NAME_LEN_MAX;
-use crate::object::tree::{STAGING_NAME, printable};
+use crate::object::tree::{is_plain_name, printable};
 use rustix::fs::AtFlags;
 use rustix::io::Errno;
 use std::os::fd::OwnedFd;
@@ -37,15 +36,6 @@ pub(crate) struct SingleFile {
 pub(crate) struct SingleTarget {
     staging: Passing,
     replaces: bool,
-}
-
-/// Whether a file below the target may be called so (`docs/protocol.md#MAN-9`).
-pub(crate) fn is_plain_name(name: &[u8]) -> bool {
-    let special: [&[u8]; 3] = [b".", b"..", STAGING_NAME];
-    (1..=NAME_LEN_MAX).contains(&name.len())
-        && !name.contains(&b'/')
-        && !name.contains(&0)
-        && !special.contains(&name)
 }
 
 impl SingleTarget {
@@ -109,26 +99,8 @@ impl SingleFile {
 
 #[cfg(test)]
 mod tests {
-    use super::{SingleTarget, is_plain_name};
+    use super::SingleTarget;
     use std::fs;
-
-    #[test]
-    fn only_plain_names_are_taken() {
-        for (name, ok) in [
-            (&b"payload.bin"[..], true),
-            (b"..a", true),
-            (b"", false),
-            (b".", false),
-            (b"..", false),
-            (b"../passwd", false),
-            (b"/etc/passwd", false),
-            (b"a\0b", false),
-            (b".downpour", false),
-            (&[b'a'; 256], false),
-        ] {
-            assert_eq!(is_plain_name(name), ok, "{}", name.escape_ascii());
-        }
-    }
 
     #[test]
     fn a_file_gets_its_name_when_it_is_whole() {
