@@ -3,7 +3,6 @@
 use super::across::make_beside;
 use super::{Existing, Obstacle, PlaceError, Placer, Why};
 use crate::object::disk::same_content;
-use crate::object::limits::NOTICES_MAX;
 use crate::object::tree::{EntryId, Kind};
 use rustix::fs::AtFlags;
 use rustix::io::Errno;
@@ -13,72 +12,45 @@ use std::sync::Arc;
 
 const TEMPORARY: &[u8] = b"link";
 
-/// What the last step has to report.
-#[derive(Debug, Default)]
-pub(crate) struct Finish {
-    pub(crate) failed: Vec<(u32, Why)>,
-    pub(crate) notices: Notices,
-}
-
-/// What could not be done of entries that do not fail by it: as much as is told.
-#[derive(Debug, Default)]
-pub(crate) struct Notices {
-    pub(crate) kept: Vec<(u32, String)>,
-    /// How many there were besides.
-    pub(crate) others: usize,
-}
-
-impl Notices {
-    fn push(&mut self, notice: (u32, String)) {
-        if self.kept.len() < NOTICES_MAX {
-            self.kept.push(notice);
-        } else {
-            self.others += 1;
-        }
-    }
-}
-
-impl Extend<(u32, String)> for Notices {
-    fn extend<T: IntoIterator<Item = (u32, String)>>(&mut self, notices: T) {
-        notices.into_iter().for_each(|notice| self.push(notice));
-    }
-}
+/// Takes what could not be done of an entry that does not fail by it.
+pub(crate) type OnNotice<'a> = &'a dyn Fn(EntryId, String);
 
 impl Placer {
-    /// Makes links and finishes folders. `failed` tells which entries have failed before. Returns what is to be synced then: a
-    /// folder of each file system.
+    /// Makes links and finishes folders. `failed` tells which entries have failed before; `lost` gets those that fail now.
+    /// Returns what is to be synced then: a folder of each file system.
     pub(crate) fn finish(
         &self,
         failed: &dyn Fn(EntryId) -> bool,
-        report: &mut Finish,
+        lost: &mut Vec<(u32, Why)>,
+        notice: OnNotice<'_>,
     ) -> Result<Vec<Arc<OwnedFd>>, PlaceError> {
         let tree = self.beneath.tree().clone();
         for id in tree.ids() {
             let outcome = match tree.entry(id).kind {
                 _ if failed(id) => continue,
-                Kind::Symlink { text } => self.symlink(id, text, &mut report.notices),
+                Kind::Symlink { text } => self.symlink(id, text, notice),
                 Kind::HardLink { to } if failed(to) => {
                     let reason =
                         format!("{}, of which it is another name, failed", tree.path_text(to));
                     Err(PlaceError::Object(Why::new(Obstacle::Failed, reason)))
                 }
-                Kind::HardLink { to } => self.hard_link(id, to, &mut report.notices),
+                Kind::HardLink { to } => self.hard_link(id, to, notice),
                 _ => continue,
             };
             match outcome {
                 Ok(()) => {}
-                Err(PlaceError::Object(reason)) => report.failed.push((id.0, reason)),
+                Err(PlaceError::Object(reason)) => lost.push((id.0, reason)),
                 Err(other) => return Err(other),
             }
         }
-        Ok(self.finish_folders(failed, report)?.into_values().collect())
+        Ok(self.finish_folders(failed, notice)?.into_values().collect())
     }
 
     /// Metadata of folders. Returns a folder of each file system, by device: others may be mounted below the target.
     fn finish_folders(
         &self,
         failed: &dyn Fn(EntryId) -> bool,
-        report: &mut Finish,
+        notice: OnNotice<'_>,
     ) -> Result<BTreeMap<u64, Arc<OwnedFd>>, PlaceError> {
         let tree = self.beneath.tree();
         let device = |folder: &OwnedFd| rustix::fs::fstat(folder).map_or(0, |stat| stat.st_dev);
@@ -92,7 +64,7 @@ impl Placer {
             let fd = match self.beneath.folder(id) {
                 Ok(fd) => fd,
                 Err(error) if self.folders => {
-                    report.notices.push((id.0, self.note(error, "metadata not set")));
+                    notice(id, self.note(error, "metadata not set"));
                     continue;
                 }
                 // There is nothing of ours in it.
@@ -100,8 +72,7 @@ impl Placer {
             };
             reached.entry(device(&fd)).or_insert_with(|| fd.clone());
             if self.folders {
-                let notices = self.meta.apply(fd.as_fd(), &entry);
-                report.notices.extend(notices.into_iter().map(|text| (id.0, text)));
+                self.meta.apply(fd.as_fd(), &entry).into_iter().for_each(|text| notice(id, text));
             }
         }
         Ok(reached)
@@ -119,7 +90,7 @@ impl Placer {
         root.map_or_else(Vec::new, |root| self.meta.apply(target.as_fd(), &root))
     }
 
-    fn symlink(&self, id: EntryId, text: &[u8], notices: &mut Notices) -> Result<(), PlaceError> {
+    fn symlink(&self, id: EntryId, text: &[u8], notice: OnNotice<'_>) -> Result<(), PlaceError> {
         let fail = |error| self.failure(error, "making the link", id);
         let (parent, entry) =
             (self.beneath.parent(id).map_err(fail)?, self.beneath.tree().entry(id));
@@ -144,11 +115,11 @@ impl Placer {
             }
         }
         let link_notices = self.meta.apply_to_link(&*parent, entry.name, &entry);
-        notices.extend(link_notices.into_iter().map(|text| (id.0, text)));
+        link_notices.into_iter().for_each(|text| notice(id, text));
         Ok(())
     }
 
-    fn hard_link(&self, id: EntryId, to: EntryId, notices: &mut Notices) -> Result<(), PlaceError> {
+    fn hard_link(&self, id: EntryId, to: EntryId, notice: OnNotice<'_>) -> Result<(), PlaceError> {
         let fail = |error| self.failure(error, "making the hard link", id);
         let tree = self.beneath.tree();
         let (parent, name) = (self.beneath.parent(id).map_err(fail)?, tree.entry(id).name);
@@ -167,8 +138,8 @@ impl Placer {
                 let copy = (existing == Existing::File(size)).then(|| self.copy_at(id, to, size));
                 let Some(copy) = copy.flatten() else { return Err(PlaceError::Object(why)) };
                 let of_meta = self.meta.apply(copy.as_fd(), &tree.entry(to));
-                notices.extend(of_meta.into_iter().map(|text| (id.0, text)));
-                notices.push((id.0, "the copy that is there stays instead of a link".to_owned()));
+                of_meta.into_iter().for_each(|text| notice(id, text));
+                notice(id, "the copy that is there stays instead of a link".to_owned());
                 return Ok(());
             }
         }
@@ -184,7 +155,7 @@ impl Placer {
             Err(error @ (Errno::XDEV | Errno::PERM | Errno::NOTSUP | Errno::MLINK)) => {
                 let replaces = existing != Existing::Nothing;
                 self.copy_of(id, to, replaces)?;
-                notices.push((id.0, self.note(error, "copied instead of linked")));
+                notice(id, self.note(error, "copied instead of linked"));
                 Ok(())
             }
             other => other.map_err(fail),
@@ -220,7 +191,7 @@ fn replace(
 
 #[cfg(test)]
 mod tests {
-    use super::{Finish, Placer};
+    use super::Placer;
     use crate::object::place::{Beneath, MetaPolicy, Staging};
     use crate::object::scan::{Scan, ScanOptions};
     use crate::receipt::tests::Mounted;
@@ -259,9 +230,8 @@ mod tests {
                 unsynced: Mutex::default(),
             };
             tree.ids().for_each(|id| placer.make_folder(id).unwrap());
-            let mut report = Finish::default();
-            let reached = placer.finish_folders(&|_| false, &mut report).unwrap();
-            assert_eq!((reached.len(), report.notices.kept), (2, Vec::new()));
+            let reached = placer.finish_folders(&|_| false, &|_, text| panic!("{text}")).unwrap();
+            assert_eq!(reached.len(), 2);
         }
     }
 }

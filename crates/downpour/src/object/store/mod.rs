@@ -250,12 +250,10 @@ impl Store {
         }
     }
 
-    fn notices(&self, entry: EntryId, texts: Vec<String>) {
-        for text in texts {
-            if self.noticed.fetch_add(1, Ordering::Relaxed) < NOTICES_MAX {
-                let path = self.tree.get().map(|tree| tree.path_text(entry)).unwrap_or_default();
-                self.event(StoreEvent::Notice { path, text });
-            }
+    fn notice(&self, entry: EntryId, text: String) {
+        if self.noticed.fetch_add(1, Ordering::Relaxed) < NOTICES_MAX {
+            let path = self.tree.get().map(|tree| tree.path_text(entry)).unwrap_or_default();
+            self.event(StoreEvent::Notice { path, text });
         }
     }
 
@@ -447,7 +445,7 @@ impl Store {
         }
         match self.target.complete(entry, len) {
             Ok(notices) => {
-                self.notices(entry, notices);
+                notices.into_iter().for_each(|text| self.notice(entry, text));
                 lock(&self.progress).done(entry);
             }
             Err(Fault::Fatal(failure)) => self.fail(failure),
@@ -463,14 +461,10 @@ impl Store {
             return;
         }
         let failed = |entry: EntryId| lock(&self.progress).is_failed(entry);
-        match self.target.finish(&failed) {
+        match self.target.finish(&failed, &|entry, text| self.notice(entry, text)) {
             Err(failure) => self.fail(failure),
             Ok(finished) => {
-                for (entry, text) in finished.notices.kept {
-                    self.notices(EntryId(entry), vec![text]);
-                }
-                let noticed = self.noticed.load(Ordering::Relaxed) + finished.notices.others;
-                let more = noticed.saturating_sub(NOTICES_MAX);
+                let more = self.noticed.load(Ordering::Relaxed).saturating_sub(NOTICES_MAX);
                 let more = (more > 0).then(|| format!("{more} more notices are not told"));
                 for text in more.into_iter().chain(finished.of_target) {
                     self.event(StoreEvent::Notice { path: ".".to_owned(), text });

@@ -9,7 +9,7 @@ use super::{StoreFailure, lock};
 use crate::object::disk::{write_all_at, zero_range};
 use crate::object::group::{GroupData, KnownGroup};
 use crate::object::limits::GROUP_LEN;
-use crate::object::place::{OpenError, PlaceError};
+use crate::object::place::{OnNotice, OpenError, PlaceError};
 use crate::object::scan::explain;
 use crate::object::tree::{EntryId, Tree};
 use rustix::fs::{Advice, FileType, FlockOperation, Mode, OFlags, SeekFrom};
@@ -123,7 +123,11 @@ impl Target for RawTarget {
         Ok(Vec::new())
     }
 
-    fn finish(&self, failed: &dyn Fn(EntryId) -> bool) -> Result<Finished, StoreFailure> {
+    fn finish(
+        &self,
+        failed: &dyn Fn(EntryId) -> bool,
+        _: OnNotice<'_>,
+    ) -> Result<Finished, StoreFailure> {
         let size = self.tree.get().and_then(|tree| tree.file_size(EntryId(0)));
         let without_data = !*lock(&self.complete) && !failed(EntryId(0));
         if let Some(size) = size.filter(|_| without_data) {

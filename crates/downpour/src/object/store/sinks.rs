@@ -6,6 +6,7 @@ use super::target::{Fault, Finished, Held, Started, Target};
 use crate::object::digest::Digest;
 use crate::object::group::{GroupData, KnownGroup};
 use crate::object::limits::GROUP_LEN;
+use crate::object::place::OnNotice;
 use crate::object::tree::{EntryId, Kind, Tree};
 use crate::units::show_bytes;
 use std::collections::BTreeMap;
@@ -29,7 +30,11 @@ impl Target for Discard {
         Ok(Vec::new())
     }
 
-    fn finish(&self, _: &dyn Fn(EntryId) -> bool) -> Result<Finished, StoreFailure> {
+    fn finish(
+        &self,
+        _: &dyn Fn(EntryId) -> bool,
+        _: OnNotice<'_>,
+    ) -> Result<Finished, StoreFailure> {
         Ok(Finished::default())
     }
 }
@@ -246,7 +251,11 @@ impl Target for Pipe {
         Ok(Vec::new())
     }
 
-    fn finish(&self, failed: &dyn Fn(EntryId) -> bool) -> Result<Finished, StoreFailure> {
+    fn finish(
+        &self,
+        failed: &dyn Fn(EntryId) -> bool,
+        _: OnNotice<'_>,
+    ) -> Result<Finished, StoreFailure> {
         let mut state = self.state();
         let size = self.tree.get().and_then(|tree| tree.file_size(EntryId(0)));
         if let Some(size) = size.filter(|_| !failed(EntryId(0))) {

@@ -2,7 +2,7 @@
 
 use super::StoreFailure;
 use crate::object::group::{GroupData, KnownGroup};
-use crate::object::place::{Notices, PlaceError, Why};
+use crate::object::place::{OnNotice, PlaceError, Why};
 use crate::object::tree::{EntryId, Tree};
 use std::sync::Arc;
 
@@ -46,7 +46,6 @@ pub(super) struct Held {
 #[derive(Debug, Default)]
 pub(super) struct Finished {
     pub(super) failed: Vec<(u32, Why)>,
-    pub(super) notices: Notices,
     /// About the target folder itself.
     pub(super) of_target: Vec<String>,
 }
@@ -107,5 +106,9 @@ pub(super) trait Target: Send + Sync {
     }
 
     /// Everything else is done. `failed` tells which entries have failed.
-    fn finish(&self, failed: &dyn Fn(EntryId) -> bool) -> Result<Finished, StoreFailure>;
+    fn finish(
+        &self,
+        failed: &dyn Fn(EntryId) -> bool,
+        notice: OnNotice<'_>,
+    ) -> Result<Finished, StoreFailure>;
 }

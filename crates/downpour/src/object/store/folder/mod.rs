@@ -22,7 +22,7 @@ use crate::object::group::{GroupData, KnownGroup};
 use crate::object::journal::{Boot, Journal, PartKey};
 use crate::object::limits::GROUP_LEN;
 use crate::object::place::{
-    Beneath, Existing, Finish, MetaPolicy, Obstacle, OpenError, PlaceError, Placer, Staging, Why,
+    Beneath, Existing, MetaPolicy, Obstacle, OnNotice, OpenError, PlaceError, Placer, Staging, Why,
     differs,
 };
 use crate::object::scan::explain;
@@ -487,7 +487,11 @@ impl Target for FolderTarget {
         }
     }
 
-    fn finish(&self, failed: &dyn Fn(EntryId) -> bool) -> Result<Finished, StoreFailure> {
+    fn finish(
+        &self,
+        failed: &dyn Fn(EntryId) -> bool,
+        notice: OnNotice<'_>,
+    ) -> Result<Finished, StoreFailure> {
         let fatal = |fault: Fault| match fault {
             Fault::Fatal(failure) => failure,
             Fault::Object(why) => StoreFailure::Target(why.text),
@@ -503,7 +507,7 @@ impl Target for FolderTarget {
             let target = std::slice::from_ref(ready.placer.beneath.root());
             ready.placer.sync(target).map_err(unsynced)?;
         }
-        let mut report = Finish::default();
+        let mut lost = Vec::new();
         let mut failed_here = HashSet::new();
         for id in ready.tree.ids() {
             let size = ready.tree.file_size(id).filter(|_| ready.tree.extents(id).is_empty());
@@ -514,16 +518,16 @@ impl Target for FolderTarget {
                 None => continue,
             };
             match outcome {
-                Ok(notices) => report.notices.extend(notices.into_iter().map(|text| (id.0, text))),
+                Ok(notices) => notices.into_iter().for_each(|text| notice(id, text)),
                 Err(Fault::Object(reason)) => {
                     failed_here.insert(id);
-                    report.failed.push((id.0, reason));
+                    lost.push((id.0, reason));
                 }
                 Err(other) => return Err(fatal(other)),
             }
         }
         let failed = |id: EntryId| failed(id) || failed_here.contains(&id);
-        let reached = ready.placer.finish(&failed, &mut report);
+        let reached = ready.placer.finish(&failed, &mut lost, notice);
         ready.placer.sync(&reached.map_err(|error| fatal(error.into()))?).map_err(unsynced)?;
         let mut of_target = Vec::new();
         // In this lane others' next attempt can use what the journal knows.
@@ -541,6 +545,6 @@ impl Target for FolderTarget {
         self.staging.set_back();
         // After the last change of what is in it.
         of_target.extend(ready.placer.finish_target());
-        Ok(Finished { failed: report.failed, notices: report.notices, of_target })
+        Ok(Finished { failed: lost, of_target })
     }
 }

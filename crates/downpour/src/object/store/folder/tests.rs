@@ -138,7 +138,7 @@ fn receive_over_unreadable(dir: &Path) {
     let target = FolderTarget::open(options.clone()).unwrap();
     target.start(&tree).unwrap();
     let held = target.held(&known).unwrap();
-    let failed = [held.failed, target.finish(&|id| id == x).unwrap().failed].concat();
+    let failed = [held.failed, target.finish(&|id| id == x, &|_, _| {}).unwrap().failed].concat();
     for ((_, why), name) in failed.iter().zip(["a/x", "a/empty"]) {
         assert!(why.text.starts_with(&format!("opening {name}: ")), "{}", why.text);
     }
@@ -186,7 +186,7 @@ fn receive(
         let ready = target.ready.get_mut().unwrap();
         ready.placer.beneath = Beneath::new(Arc::new(out), tree.clone());
     }
-    let is_done = target.finish(&|_| false).is_ok();
+    let is_done = target.finish(&|_| false, &|_, _| {}).is_ok();
     if is_done {
         let was_there: Vec<bool> = files().map(|id| !target.has_put(id)).collect();
         assert_eq!(was_there, there);
@@ -260,7 +260,7 @@ fn what_cannot_be_taken_back_after_a_sync_failed_is_told() {
             target.journal = Mutex::new(Journal::open(of_journal, boot).unwrap());
             rustix::fs::fcntl_add_seals(&journal, SealFlags::SHRINK).unwrap();
         }
-        let Err(StoreFailure::Target(told)) = target.finish(&|_| false) else {
+        let Err(StoreFailure::Target(told)) = target.finish(&|_| false, &|_, _| {}) else {
             panic!("it is synced");
         };
         let seen = ["comes again", "is a/x", "once .downpour/parts is", "remove .downpour/parts"];
@@ -362,7 +362,7 @@ fn what_has_come_to_the_place_of_a_link_since_the_start_is_not_replaced() {
     }
     target.complete(file, 7).unwrap();
     ["hard", "sym"].iter().for_each(|name| fs::write(b.join("a").join(name), b"other").unwrap());
-    let failed = target.finish(&|_| false).unwrap().failed;
+    let failed = target.finish(&|_| false, &|_, _| {}).unwrap().failed;
     let ids: Vec<_> = failed.iter().map(|(id, _)| EntryId(*id)).collect();
     assert_eq!(ids, ["a/hard", "a/sym"].map(|path| id_of(&tree, path)));
     assert!(failed.iter().all(|(_, why)| why.text.contains("since the start")), "{failed:?}");
