@@ -10,8 +10,6 @@ use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
-const TEMPORARY: &[u8] = b"link";
-
 /// Takes what could not be done of an entry that does not fail by it.
 pub(crate) type OnNotice<'a> = &'a dyn Fn(EntryId, String);
 
@@ -100,19 +98,12 @@ impl Placer {
                 .is_ok_and(|now| now.as_bytes() == text);
         if !same {
             self.may_replace_now(id, existing).map_err(PlaceError::Object)?;
-            if existing == Existing::Nothing {
-                rustix::fs::symlinkat(text, &*parent, entry.name).map_err(fail)?;
-            } else {
-                self.staging.remove_part(TEMPORARY);
-                rustix::fs::symlinkat(text, self.staging.parts(), TEMPORARY).map_err(fail)?;
-                match self.put_name(TEMPORARY, id, true) {
-                    Err(Errno::XDEV) => replace(&parent, entry.name, |name| {
-                        rustix::fs::symlinkat(text, &*parent, name)
-                    }),
-                    other => other,
-                }
-                .map_err(fail)?;
-            }
+            let link = |name: &[u8]| rustix::fs::symlinkat(text, &*parent, name);
+            let made = match existing {
+                Existing::Nothing => link(entry.name),
+                _ => replace(&parent, entry.name, link),
+            };
+            made.map_err(fail)?;
         }
         let link_notices = self.meta.apply_to_link(&*parent, entry.name, &entry);
         link_notices.into_iter().for_each(|text| notice(id, text));

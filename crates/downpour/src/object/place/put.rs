@@ -273,18 +273,6 @@ impl Placer {
         }
     }
 
-    /// Puts a name in place that was made in the staging folder (a link).
-    pub(super) fn put_name(
-        &self,
-        temporary: &[u8],
-        id: EntryId,
-        replaces: bool,
-    ) -> Result<(), Errno> {
-        let parent = self.beneath.parent(id)?;
-        let name = self.beneath.tree().entry(id).name;
-        rename((self.staging.parts(), temporary), (&*parent, name), replaces)
-    }
-
     pub(crate) fn failure(&self, error: Errno, what: &str, id: EntryId) -> PlaceError {
         PlaceError::of(error, &self.doing(what, id))
     }
