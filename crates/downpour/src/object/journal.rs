@@ -305,7 +305,7 @@ fn read_full(reader: &mut impl Read, buf: &mut [u8]) -> Result<bool, std::io::Er
 mod tests {
     use super::{Boot, Journal, PartKey};
     use crate::object::digest::Digest;
-    use std::fs::{File, OpenOptions};
+    use std::fs::OpenOptions;
     use std::path::Path;
 
     const BOOT: Boot = Boot([1; 24]);
@@ -420,6 +420,5 @@ mod tests {
                 assert_eq!(digest, Digest::of(&[index as u8]), "{at}");
             }
         }
-        assert!(File::open(&path).is_ok());
     }
 }

@@ -17,6 +17,8 @@
 //! | `store` | blocks and sections -> verified groups -> a target |
 //! | `place` | the only code that writes below the target folder |
 //! | `journal` | what survives a killed receiver |
+//! | `book` | digests that survive the sender |
+//! | `xattr` | extended attributes, and what of the mode an ACL leaves |
 //!
 //! Both sides, with a loop in the place of the transport:
 //!

@@ -273,7 +273,7 @@ impl<'a> Walk<'a> {
                 continue;
             }
             let listed = open_folder(CWD, path, OFlags::empty())
-                .and_then(|fd| Ok((rustix::fs::fstat(&fd)?, names(&fd)?, fd)));
+                .and_then(|fd| Ok((rustix::fs::fstat(&fd)?, names_in(&fd)?, fd)));
             let listed = listed.map_err(explain).and_then(|(stat, names, fd)| {
                 Ok((stat, names, self.xattrs(fd.as_fd(), Path::new("."), path)?))
             });
@@ -339,7 +339,7 @@ impl<'a> Walk<'a> {
 
     fn folder(&mut self, found: &Found<'_>) -> Result<(), ScanError> {
         let opened = open_folder(found.folder, found.at, OFlags::NOFOLLOW)
-            .and_then(|fd| names(&fd).map(|names| (fd, names)));
+            .and_then(|fd| names_in(&fd).map(|names| (fd, names)));
         let (fd, names) = match opened {
             Ok(opened) => opened,
             Err(error) => {
@@ -363,8 +363,7 @@ impl<'a> Walk<'a> {
         if let Some(to) = first {
             return self.push(found, NewKind::HardLink { to: *to }).map(drop);
         }
-        let (access, flags) = (Access::READ_OK, AtFlags::EACCESS);
-        if let Err(error) = rustix::fs::accessat(found.folder, found.at, access, flags) {
+        if let Err(error) = readable(found.folder, found.at) {
             self.problem(found.path, explain(error));
             return Ok(());
         }
@@ -494,8 +493,8 @@ pub(crate) fn mtime(stat: &Stat) -> Mtime {
 }
 
 /// Whether a file may be read.
-fn readable(path: &Path) -> Result<(), Errno> {
-    rustix::fs::accessat(CWD, path, Access::READ_OK, AtFlags::EACCESS)
+fn readable(folder: BorrowedFd<'_>, path: &Path) -> Result<(), Errno> {
+    rustix::fs::accessat(folder, path, Access::READ_OK, AtFlags::EACCESS)
 }
 
 /// How a file is opened for reading: never through a link, never waiting for a fifo's other end.
@@ -520,7 +519,7 @@ fn open_folder(at: BorrowedFd<'_>, path: &Path, flags: OFlags) -> Result<OwnedFd
 }
 
 /// The names in a folder, sorted.
-fn names(fd: &OwnedFd) -> Result<Vec<Vec<u8>>, Errno> {
+pub(super) fn names_in(fd: &OwnedFd) -> Result<Vec<Vec<u8>>, Errno> {
     let mut names = Vec::new();
     for entry in Dir::read_from(fd)? {
         let name = entry?.file_name().to_bytes().to_vec();

@@ -182,19 +182,15 @@ impl fmt::Display for TreeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let text = match self.problem {
             TreeProblem::TooManyEntries(max) => {
-                let (path, (who, todo)) = (
-                    &self.path,
-                    match max {
-                        ENTRIES_MAX => ("one session carries", "send the tree in parts"),
-                        _ => (
-                            "this receiver takes",
-                            "give it a greater --max-entries if that is right",
-                        ),
-                    },
-                );
+                let (who, todo) = match max {
+                    ENTRIES_MAX => ("one session carries", "send the tree in parts"),
+                    _ => {
+                        ("this receiver takes", "give it a greater --max-entries if that is right")
+                    }
+                };
                 let names = "or more than 512 bytes of names and links for each";
                 let what = format!("there are more entries than the {max} that {who}, {names}");
-                return write!(f, "{path}: {what}: {todo}");
+                return write!(f, "{}: {what}: {todo}", self.path);
             }
             TreeProblem::NameEmpty => "the name is empty",
             TreeProblem::NameTooLong => "the name is longer than 255 bytes",

@@ -1,6 +1,7 @@
 //! What comes after all data: links, then metadata of folders, deepest first, then the sync.
 
 use super::across::make_beside;
+use super::put::note;
 use super::{Existing, Obstacle, PlaceError, Placer, Why};
 use crate::object::disk::same_content;
 use crate::object::tree::{EntryId, Kind};
@@ -62,7 +63,7 @@ impl Placer {
             let fd = match self.beneath.folder(id) {
                 Ok(fd) => fd,
                 Err(error) if self.folders => {
-                    notice(id, self.note(error, "metadata not set"));
+                    notice(id, note(error, "metadata not set"));
                     continue;
                 }
                 // There is nothing of ours in it.
@@ -146,7 +147,7 @@ impl Placer {
             Err(error @ (Errno::XDEV | Errno::PERM | Errno::NOTSUP | Errno::MLINK)) => {
                 let replaces = existing != Existing::Nothing;
                 self.copy_of(id, to, replaces)?;
-                notice(id, self.note(error, "copied instead of linked"));
+                notice(id, note(error, "copied instead of linked"));
                 Ok(())
             }
             other => other.map_err(fail),

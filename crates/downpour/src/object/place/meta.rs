@@ -1,9 +1,10 @@
 //! Owner, mode, extended attributes and times, in the order in which none undoes another.
 //!
-//! Owner first (it clears setuid and capabilities), then mode, then attributes, then times. Where the sender tells an ACL the
-//! mode lets in nobody whom that does not, until the ACL is set and opens it; if it cannot be, the mode stays so. Attributes are made equal: what the sender has taken away, or a folder here hands down, goes.
-//! What the user who runs the receiver may not do is skipped: ownership without root
-//! in silence, as everybody expects; anything else with a notice, of which there is one for all attributes that need root.
+//! Owner first (it clears setuid and capabilities), then mode, then attributes, then times. Where the sender tells an ACL
+//! the mode lets in nobody whom that does not, until the ACL is set and opens it; if it cannot be, the mode stays so.
+//! Attributes are made equal: what the sender has taken away, or a folder here hands down, goes. What the user who runs the
+//! receiver may not do is skipped: ownership without root in silence, as everybody expects; anything else with a notice, of
+//! which there is one for all attributes that need root.
 
 use super::beneath::open_in;
 use crate::object::scan::{explain, mtime};

@@ -85,7 +85,7 @@ impl Placer {
 
     /// Makes a folder, or takes the one that is there.
     pub(crate) fn make_folder(&self, id: EntryId) -> Result<(), PlaceError> {
-        let fail = |error| PlaceError::of(error, &self.doing("making the folder", id));
+        let fail = |error| self.failure(error, "making the folder", id);
         let parent = self.beneath.parent(id).map_err(fail)?;
         let name = self.beneath.tree().entry(id).name;
         let mode = match self.folders {
@@ -146,9 +146,8 @@ impl Placer {
 
     /// Gives metadata to a file that was there and is identical. Returns notices.
     pub(crate) fn adopt(&self, id: EntryId) -> Result<Vec<String>, PlaceError> {
-        let fd = self
-            .open_existing(id)
-            .map_err(|error| PlaceError::of(error, &self.doing("opening", id)))?;
+        let fail = |error| self.failure(error, "opening", id);
+        let fd = self.open_existing(id).map_err(fail)?;
         Ok(self.meta.apply(fd.as_fd(), &self.beneath.tree().entry(id)))
     }
 
@@ -161,7 +160,7 @@ impl Placer {
         part_name: &[u8],
         replaces: bool,
     ) -> Result<Vec<String>, PlaceError> {
-        let fail = |error| PlaceError::of(error, &self.doing("placing", id));
+        let fail = |error| self.failure(error, "placing", id);
         let entry = self.beneath.tree().entry(id);
         let notices = self.meta.apply(part.as_fd(), &entry);
         if replaces && let Err(error) = rustix::fs::fdatasync(part) {
@@ -256,7 +255,7 @@ impl Placer {
         })
         .map_err(|error| match error {
             Errno::EXIST => PlaceError::Object(has_come()),
-            error => PlaceError::of(error, &self.doing("placing", id)),
+            error => self.failure(error, "placing", id),
         })
     }
 
@@ -276,11 +275,11 @@ impl Placer {
     pub(crate) fn failure(&self, error: Errno, what: &str, id: EntryId) -> PlaceError {
         PlaceError::of(error, &self.doing(what, id))
     }
+}
 
-    /// The text of an error that only makes a notice.
-    pub(super) fn note(&self, error: Errno, what: &str) -> String {
-        format!("{what}: {}", explain(error))
-    }
+/// The text of an error that only makes a notice.
+pub(super) fn note(error: Errno, what: &str) -> String {
+    format!("{what}: {}", explain(error))
 }
 
 /// Renames; fails with EXIST when something is there that must not be replaced.

@@ -18,7 +18,8 @@ use super::claim::{Claim, OpenError, PRIVATE_FILE, make_folder};
 use super::{PlaceError, free_bytes};
 use crate::object::disk::write_all_at;
 use crate::object::lock;
-use rustix::fs::{AtFlags, Dir, FallocateFlags, Mode, OFlags};
+use crate::object::scan::names_in;
+use rustix::fs::{AtFlags, FallocateFlags, Mode, OFlags};
 use rustix::io::Errno;
 use std::collections::HashSet;
 use std::os::fd::OwnedFd;
@@ -101,14 +102,7 @@ impl Staging {
 
     /// The names of all partial files.
     pub(crate) fn names(&self) -> Result<HashSet<Vec<u8>>, Errno> {
-        let mut names = HashSet::new();
-        for entry in Dir::read_from(&self.parts)? {
-            let name = entry?.file_name().to_bytes().to_vec();
-            if name != b"." && name != b".." {
-                names.insert(name);
-            }
-        }
-        Ok(names)
+        Ok(names_in(&self.parts)?.into_iter().collect())
     }
 
     /// A partial file, opened if it is there.
@@ -230,20 +224,18 @@ impl Staging {
     /// there are any.
     pub(crate) fn remove(&self, kept: impl Fn(&[u8]) -> bool) -> Result<(), Errno> {
         self.release_all();
-        if self.claim.is_lane() {
-            self.remove_parts(kept)?;
-            if !self.names()?.is_empty() {
-                return Ok(());
-            }
-            return match rustix::fs::unlinkat(self.claim.folder(), JOURNAL, AtFlags::empty()) {
+        let remove_journal =
+            || match rustix::fs::unlinkat(self.claim.folder(), JOURNAL, AtFlags::empty()) {
                 Err(Errno::NOENT) => Ok(()),
                 done => done,
             };
+        if self.claim.is_lane() {
+            self.remove_parts(kept)?;
+            return if self.names()?.is_empty() { remove_journal() } else { Ok(()) };
         }
         self.remove_parts(|_| false)?;
         rustix::fs::unlinkat(self.claim.folder(), PARTS, AtFlags::REMOVEDIR)?;
-        rustix::fs::unlinkat(self.claim.folder(), JOURNAL, AtFlags::empty())
-            .or_else(|error| if error == Errno::NOENT { Ok(()) } else { Err(error) })?;
+        remove_journal()?;
         self.claim.remove()
     }
 }

@@ -122,14 +122,13 @@ impl List<'_, '_> {
         if !is_file || item.size.is_some_and(|size| size != stat.st_size as u64) {
             return Ok(Err(Skipped::Changed));
         }
-        if let Err(error) = super::readable(&item.path) {
+        if let Err(error) = super::readable(CWD, &item.path) {
             return Ok(Err(self.skip(item, error)));
         }
         self.folders(&item.name)?;
-        let depth = self.open.len();
+        let depth = u32::try_from(self.open.len()).unwrap_or(u32::MAX);
         let name = item.name.rsplit('/').next().unwrap_or_default();
         let id = EntryId(self.walk.builder.tree().len());
-        let depth = u32::try_from(depth).unwrap_or(u32::MAX);
         let (name, at) = (name.as_bytes(), item.path.as_path());
         let found = Found { folder: CWD, at, name, depth, path: at, stat };
         self.walk.plain_file(&found)?;

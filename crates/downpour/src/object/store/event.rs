@@ -54,12 +54,8 @@ pub enum StoreEvent {
 pub struct TreeKnown {
     /// Entries of all kinds.
     pub entries: u32,
-    /// Regular files.
-    pub files: u32,
     /// Length of the data space; `None` for a stream.
     pub data_len: Option<u64>,
-    /// Bytes that were reserved on the target's file system.
-    pub space_needed: u64,
     /// Whether files are there already that may prove identical, or partial files to be resumed: the
     /// sender does well to wait for what is held of each section.
     pub candidates: bool,

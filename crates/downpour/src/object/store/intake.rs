@@ -138,9 +138,7 @@ impl Store {
         let started = self.target.start(&tree)?;
         let known = TreeKnown {
             entries: tree.len(),
-            files: tree.files(),
             data_len: tree.data_len(),
-            space_needed: started.space_needed,
             candidates: started.candidates,
         };
         lock(&self.progress).start(tree.clone());

@@ -31,7 +31,6 @@ impl From<PlaceError> for Fault {
 pub(super) struct Started {
     /// Entries that cannot be placed.
     pub(super) failed: Vec<(u32, Why)>,
-    pub(super) space_needed: u64,
     pub(super) candidates: bool,
 }
 

@@ -357,7 +357,7 @@ impl Target for FolderTarget {
             at_end: self.options.lane.is_some(),
             files: Mutex::new(Files::default()),
         };
-        let mut started = Started::default();
+        let (mut started, mut space_needed) = (Started::default(), 0);
         let (mut bad, mut seen) = (vec![false; tree.len() as usize], HashMap::new());
         for id in tree.ids() {
             let entry = tree.entry(id);
@@ -391,9 +391,9 @@ impl Target for FolderTarget {
             let resumable = self.resumable(&ready, id);
             started.candidates |= resumable.is_some() || matches!(existing, Existing::File(_));
             let needed = ready.data_len(id).next_multiple_of(DISK_BLOCK);
-            started.space_needed += needed.saturating_sub(resumable.unwrap_or(0));
+            space_needed += needed.saturating_sub(resumable.unwrap_or(0));
         }
-        self.reserve(&ready, started.space_needed)?;
+        self.reserve(&ready, space_needed)?;
         // Called once: nothing is there yet.
         let _ = self.ready.set(ready);
         Ok(started)
