@@ -57,7 +57,7 @@ pub(super) struct Stand {
     followers_told: Option<Instant>,
     /// It is a batch, whose program asks for the receipts. Of others only what the report says of them is kept, as there may
     /// be any number of receivers.
-    keeps_receipts: bool,
+    pub(super) is_batch: bool,
     /// The last one of each receiver that has ended.
     pub(super) receipts: BTreeMap<ReceiverId, SignedReceipt>,
 }
@@ -65,8 +65,8 @@ pub(super) struct Stand {
 impl Stand {
     /// Of a session that is planned so.
     pub(super) fn new(plan: &SendPlan) -> Self {
-        let keeps_receipts = matches!(plan.payload, Payload::Files(_));
-        Self { roster: Roster::new(plan.path), keeps_receipts, ..Self::default() }
+        let is_batch = matches!(plan.payload, Payload::Files(_));
+        Self { roster: Roster::new(plan.path), is_batch, ..Self::default() }
     }
 
     /// No more products have room: the session ends with what is there. A program to which it belongs opens the next one.
@@ -123,13 +123,13 @@ impl Stand {
 
     /// Takes a receipt; whether its receiver has ended with it.
     fn receipt(&mut self, from: ReceiverId, mut receipt: Receipt, proof: SignedReceipt) -> bool {
-        if !self.keeps_receipts {
+        if !self.is_batch {
             // The report tells the first, and how many, which is a field of its own.
             receipt.failures.truncate(1);
             receipt.failures.shrink_to_fit();
         }
         let ended = self.roster.receipt(from, receipt);
-        if ended && self.keeps_receipts {
+        if ended && self.is_batch {
             self.receipts.insert(from, proof);
         }
         ended
@@ -529,7 +529,7 @@ mod tests {
     #[test]
     fn of_each_receiver_one_receipt_is_kept_and_none_of_who_has_come_back() {
         let node = Identity::generate();
-        let mut stand = Stand { keeps_receipts: true, ..Stand::default() };
+        let mut stand = Stand { is_batch: true, ..Stand::default() };
         let who = || Newcomer {
             name: "a".to_owned(),
             node: node.public_key(),
@@ -554,15 +554,15 @@ mod tests {
 
     #[test]
     fn of_receipts_that_nobody_asks_for_only_what_the_report_says_is_kept() {
-        for keeps_receipts in [false, true] {
-            let mut stand = Stand { keeps_receipts, ..Stand::default() };
+        for is_batch in [false, true] {
+            let mut stand = Stand { is_batch, ..Stand::default() };
             let (id, _) = stand.join(newcomer("a", 1));
             let failure = |object| ObjectFailure { object, reason: "it differs".to_owned() };
             let failures = (0..4000).map(failure).collect();
             let receipt = Receipt { failures, ..last_receipt(id, 5000) };
             let proof = receipt.clone().sign(&Identity::generate());
             assert!(stand.receipt(id, receipt, proof));
-            let (failures, receipts) = if keeps_receipts { (4000, 1) } else { (1, 0) };
+            let (failures, receipts) = if is_batch { (4000, 1) } else { (1, 0) };
             assert_eq!(stand.receipts.len(), receipts);
             let member = stand.roster.find(id).unwrap();
             let why = "5000 failures, the first: it differs".to_owned();

@@ -410,6 +410,12 @@ impl Roster {
             }
         })
     }
+
+    /// Somebody was here, and all have gone by their own word.
+    pub(super) fn has_failed(&self, now: Instant) -> bool {
+        let failed = |member: &Member| matches!(member.stage, Stage::Failed(_));
+        !self.members.is_empty() && self.members.values().all(failed) && self.is_over(now)
+    }
 }
 
 /// How many failures, and the first of them. One may be of many products that were missed: they are not counted here.
@@ -511,6 +517,17 @@ pub(super) mod tests {
         assert!(roster.is_over(Instant::now()));
         assert_eq!(roster.find(second).unwrap().stage, Stage::Failed("disk full".to_owned()));
         assert!(!roster.unsubscribe(second), "no death after goodbye");
+    }
+
+    #[test]
+    fn nobody_has_failed_who_may_come_back() {
+        let (mut roster, late) = (Roster::default(), Instant::now() + GRACE);
+        assert!(!roster.has_failed(late), "nobody was here");
+        let [gone, failed] = [1, 2].map(|instance| roster.join(newcomer("a", instance)).0);
+        roster.leave(failed, "disk full".to_owned());
+        assert!(roster.unsubscribe(gone) && !roster.has_failed(late));
+        roster.members.remove(&gone);
+        assert!(roster.has_failed(Instant::now()));
     }
 
     #[test]

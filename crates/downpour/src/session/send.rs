@@ -276,7 +276,11 @@ fn is_over(opened: &Open, ledger: &Ledger, rule: &StartRule) -> Option<Ended> {
     if let Some(reason) = stand.ended.clone().or_else(|| opened.shared.source.lost()) {
         return Some(Ended::Failed(reason));
     }
-    ledger.started?;
+    if ledger.started.is_none() {
+        // Who could not begin may be started again; nobody does that with the receiver of a batch.
+        let in_vain = stand.is_batch && stand.roster.has_failed(Instant::now());
+        return in_vain.then_some(Ended::Over);
+    }
     if opened.shared.feed.is_some() && !stand.offered_all {
         return None; // More may come, and who listens to it as well.
     }
