@@ -135,8 +135,8 @@ pub(super) async fn open(plan: &SendPlan, giver: &Giver) -> Result<Open, Fault> 
     let (stream, no_stream) = stream(plan, group, &session)?;
     let coded = (plan.code, scan.as_ref().and_then(|scan| scan.tree().data_len()));
     let geometry = network::geometry(&plan.network, plan.path, stream.as_ref(), coded);
-    let withdrawals = Arc::new(Withdrawals::default());
-    let load = load(plan, giver, scan, geometry, session, &withdrawals)?;
+    let later = Later::default();
+    let load = load(plan, giver, scan, geometry, session, &later)?;
     let listen = plan.listen.clone().or_else(|| given.as_ref().and_then(listen_hint));
     let candidates = listen_addrs(listen.as_ref(), plan.network.ports)?;
     let first = stream.as_ref().and_then(|out| out.interface.address_for(out.group.address()));
@@ -144,8 +144,7 @@ pub(super) async fn open(plan: &SendPlan, giver: &Giver) -> Result<Open, Fault> 
     let wanted = candidates.first().copied().unwrap_or(SocketAddr::from(([0, 0, 0, 0], 0)));
     let feedback = network::feedback_socket(wanted, plan.network.ports)?;
     let reply = reply(plan, session, &identity, stream.as_ref(), &feedback, (geometry, &load))?;
-    let shared = spawn_driver(plan, stream, feedback, reply, (&load, trace.clone()))?;
-    withdrawals.attach(&shared);
+    let shared = spawn_driver(plan, stream, feedback, reply, (&load, trace.clone(), later))?;
     shared.stand().notices.extend(room.notice.into_iter().chain(many).chain(for_one(plan)));
     shared.stand().notices.extend(link_among(plan));
     if let Some(why) = no_stream {
@@ -303,31 +302,8 @@ fn clients(giver: &Giver, ticket: Option<&Ticket>) -> ClientKeys {
     }
 }
 
-/// Files given up while the session runs. The source exists before the session does.
-#[derive(Default)]
-struct Withdrawals {
-    shared: OnceLock<Weak<Shared>>,
-    early: Mutex<Vec<Withdrawn>>,
-}
-
-impl Withdrawals {
-    fn on_withdrawn(&self, withdrawn: &Withdrawn) {
-        match self.shared.get().and_then(Weak::upgrade) {
-            Some(shared) => tell_withdrawn(&shared, withdrawn),
-            None => self.early().push(withdrawn.clone()),
-        }
-    }
-
-    fn early(&self) -> std::sync::MutexGuard<'_, Vec<Withdrawn>> {
-        self.early.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn attach(&self, shared: &Arc<Shared>) {
-        // Set once: a session attaches once.
-        let _ = self.shared.set(Arc::downgrade(shared));
-        self.early().drain(..).for_each(|withdrawn| tell_withdrawn(shared, &withdrawn));
-    }
-}
+/// The session, for what is made before it and speaks to it: its source and its driver.
+type Later = Arc<OnceLock<Weak<Shared>>>;
 
 fn tell_withdrawn(shared: &Shared, withdrawn: &Withdrawn) {
     if withdrawn.in_manifest {
@@ -381,10 +357,10 @@ fn load(
     scan: Option<Scan>,
     geometry: Geometry,
     session: SessionId,
-    withdrawals: &Arc<Withdrawals>,
+    later: &Later,
 ) -> Result<Load, Fault> {
     let Payload::Products { list, keep_bytes, log } = &plan.payload else {
-        return content(plan, giver, scan, geometry, withdrawals).map(Load::Content);
+        return content(plan, giver, scan, geometry, later).map(Load::Content);
     };
     let queue = Queue::new(geometry, *session.as_bytes(), *keep_bytes);
     let log = log.as_deref().map(faults::product_log).transpose()?;
@@ -400,12 +376,17 @@ fn content(
     giver: &Giver,
     scan: Option<Scan>,
     geometry: Geometry,
-    withdrawals: &Arc<Withdrawals>,
+    later: &Later,
 ) -> Result<Arc<ContentSource>, Fault> {
     let source = match (scan, &plan.payload) {
         (Some(scan), _) => {
-            let withdrawals = Arc::clone(withdrawals);
-            ContentSource::files(scan, geometry, move |w| withdrawals.on_withdrawn(w))
+            let later = Arc::clone(later);
+            // Nothing is hashed, read or given up before there is a session.
+            ContentSource::files(scan, geometry, move |withdrawn| {
+                if let Some(shared) = later.get().and_then(Weak::upgrade) {
+                    tell_withdrawn(&shared, withdrawn);
+                }
+            })
         }
         (None, Payload::Pipe { name }) => {
             let input = std::io::stdin().as_fd().try_clone_to_owned().map_err(faults::source)?;
@@ -493,7 +474,7 @@ fn spawn_driver(
     stream: Option<StreamOut>,
     feedback: UnicastSocket,
     reply: JoinReply,
-    (load, trace): (&Load, Option<Trace>),
+    (load, trace, later): (&Load, Option<Trace>, Later),
 ) -> Result<Arc<Shared>, Fault> {
     let source = load.carried();
     let rate: Box<dyn RateController> = match (plan.controller, plan.rate) {
@@ -502,9 +483,7 @@ fn spawn_driver(
         (Controller::Background, _) => Box::new(Background::new(Timestamp::ZERO)),
         _ => Box::new(Auto::new(Timestamp::ZERO)),
     };
-    // The driver speaks to a session that does not exist yet: what it says is told when it does.
-    let slot: Arc<OnceLock<Weak<Shared>>> = Arc::default();
-    let listener = Arc::clone(&slot);
+    let session = Arc::clone(&later);
     let setup = SendSetup {
         machine: SenderConfig {
             geometry: reply.geometry,
@@ -525,7 +504,8 @@ fn spawn_driver(
         source: Arc::clone(&source) as Arc<dyn downpour_transport::BlockSource>,
         trace,
         on_event: Box::new(move |event| {
-            if let Some(shared) = listener.get().and_then(Weak::upgrade) {
+            // That it has failed may be said before there is a session, which is but a moment later.
+            if let Some(shared) = session.wait().upgrade() {
                 on_driver(&shared, event);
             }
         }),
@@ -555,7 +535,7 @@ fn spawn_driver(
         reply,
     });
     // Set once: this is the only place.
-    let _ = slot.set(Arc::downgrade(&shared));
+    let _ = later.set(Arc::downgrade(&shared));
     Ok(shared)
 }
 
