@@ -322,7 +322,6 @@ pub(super) struct ReceiverAccount {
     pub(super) objects: u32,
     /// Bytes of data blocks that were pulled.
     pub(super) data_pulled: u64,
-    pub(super) failed: Vec<(String, String)>,
     pub(super) failure: Option<String>,
     pub(super) notices: Vec<String>,
     /// How the blocks came, over a long way.
@@ -338,7 +337,6 @@ impl ReceiverAccount {
             address: joined.sender.to_string(),
             objects: 0,
             data_pulled: 0,
-            failed: Vec::new(),
             failure: None,
             notices,
             transfer: None,
@@ -374,11 +372,11 @@ impl ReceiverAccount {
         let data_bytes = data_len.unwrap_or(summary.bytes_received + summary.bytes_held);
         let by_pull = self.data_pulled.min(summary.bytes_received);
         let by_stream = summary.bytes_received - by_pull;
-        let state = match (self.failure, self.failed.first()) {
+        let state = match (self.failure, summary.failed.first()) {
             (Some(why), _) => ReceiverState::Failed { why },
             (None, None) => ReceiverState::arrived(left, reached, by_stream, by_pull),
             (None, Some((name, why))) => {
-                let why = failures(self.failed.len() as u64, &format!("{name}: {why}"));
+                let why = failures(summary.failed.len() as u64, &format!("{name}: {why}"));
                 ReceiverState::Failed { why }
             }
         };
@@ -416,7 +414,7 @@ impl ReceiverAccount {
             },
             transfer: self.transfer,
             receivers: vec![receiver],
-            failed: self.failed.into_iter().map(|(name, why)| Named { name, why }).collect(),
+            failed: summary.failed.iter().cloned().map(|(name, why)| Named { name, why }).collect(),
             skipped: Vec::new(),
             notices: self.notices,
         }

@@ -5,7 +5,7 @@
 
 use super::account::{ReceiverAccount, receiver_snapshot};
 use super::asking::{clock, listen, lost, next_event, outlast, send_receipt};
-use super::ended::{Ended, Followed, Over, by_user};
+use super::ended::{Ended, Followed, Over, Unplaced, by_user};
 use super::hearing::{buffer_notice, false_notice, stream_in, unreached};
 use super::host::Host;
 use super::keeper::{Keeper, Kept, open_keeper};
@@ -23,8 +23,8 @@ use downpour_proto::{
     receiver::PARTIAL_BLOCKS_MAX,
 };
 use downpour_transport::control::{
-    BlockRange, ControlClient, DataPath, Event, EventStream, HaveRequest, Joined, ObjectFailure,
-    Pull, PullError, ReadyRequest, Receipt,
+    BlockRange, ControlClient, DataPath, Event, EventStream, HaveRequest, Joined, Pull, PullError,
+    ReadyRequest, Receipt,
 };
 use downpour_transport::pull::{Pulled, Puller};
 use downpour_transport::session::{ReceiveEvent, ReceiveHandle, ReceiveSetup, ReceiveSnapshot};
@@ -105,8 +105,7 @@ struct Run<'a> {
     block_symbols: BTreeMap<u32, u16>,
     data_len: Option<u64>,
     account: ReceiverAccount,
-    failures: Vec<ObjectFailure>,
-    unplaced: Vec<(String, Obstacle, String)>,
+    unplaced: Vec<Unplaced>,
     /// There was nothing to be heard for so long, because the session has not started, that the stream counted as lost.
     lost_early: bool,
     /// Why the stream was left, if ever it was, and whether it ever reached this machine.
@@ -175,7 +174,6 @@ async fn take_part(run: Attempt<'_>) -> Result<Ended, Fault> {
         held: RangeSet::new(),
         manifest_symbols: Vec::new(),
         block_symbols: BTreeMap::new(),
-        failures: Vec::new(),
         unplaced: Vec::new(),
         left_stream: None,
         reached: true,
@@ -284,9 +282,9 @@ impl Run<'_> {
         self.looked_end = u32::MAX;
         self.driver.have(BlockKind::Data, 0..first);
         if let Some(before) = before {
-            for (path, reason) in &before.mark.failed {
-                let reason = format!("{path}: {reason}");
-                self.failures.push(ObjectFailure { object: 0, reason });
+            for (path, reason) in before.mark.failed.iter().cloned() {
+                let (entry, obstacle) = (EntryId(0), Obstacle::Failed);
+                self.unplaced.push(Unplaced { entry, path, obstacle, reason });
             }
             self.account.go_on(before.account);
         } else if first > 0 {
@@ -568,10 +566,7 @@ impl Run<'_> {
                 self.account.notices.push(format!("{path}: {text}"));
             }
             StoreEvent::ObjectFailed { entry, path, obstacle, reason } => {
-                self.unplaced.push((path.clone(), obstacle, reason.clone()));
-                let object = entry.0;
-                self.failures.push(ObjectFailure { object, reason: format!("{path}: {reason}") });
-                self.account.failed.push((path, reason));
+                self.unplaced.push(Unplaced { entry, path, obstacle, reason });
             }
             StoreEvent::Failed(failure) => {
                 let class = class_of(&failure, &self.plan.target);
@@ -723,12 +718,12 @@ impl Run<'_> {
         *followed = self.store.mark().map(|mark| Followed { session, mark, account, started });
         self.account.notices.extend(totals.lacks.clone());
         self.account.transfer = transfer::report(self.plan, &self.joined, totals);
-        let (mut summary, mut lost) = match verdict {
+        let (summary, mut lost) = match verdict {
             Verdict::Complete(summary) => (summary, None),
             Verdict::SenderLost(why) => (self.store.summary(), Some(why)),
             Verdict::Failed(..) | Verdict::Interrupted => (self.store.summary(), None),
         };
-        self.account.notices.extend(false_notice(self.false_blocks, &self.failures));
+        self.account.notices.extend(false_notice(self.false_blocks, &self.unplaced));
         if failure.is_none() && lost.is_none() {
             let receipt = self.receipt(&summary, snapshot.stats.repair_kept);
             if let Err(error) = send_receipt(&self.client, receipt, &taker.identity).await {
@@ -744,13 +739,7 @@ impl Run<'_> {
         }
         if self.joined.reply.products_from.is_some() {
             self.account.objects = summary.complete;
-            // Those of all attempts are in the summary, and a name may be there more than once.
-            self.account.failed.clear();
         }
-        summary
-            .failed
-            .retain(|(path, _)| !self.account.failed.iter().any(|(known, _)| known == path));
-        self.account.failed.extend(summary.failed.clone());
         // There the sender moves a receiver to and fro that the stream reaches.
         let chosen = self.joined.reply.path == DataPath::Auto && self.reached;
         let left = (self.left_stream.filter(|_| !chosen), self.reached);
@@ -781,7 +770,7 @@ impl Run<'_> {
             bytes_by_pull: by_pull,
             bytes_held: summary.bytes_held,
             repair_symbols,
-            failures: self.failures.clone(),
+            failures: self.unplaced.iter().map(Unplaced::told).collect(),
         }
     }
 }

@@ -371,7 +371,7 @@ fn sent(done: Done) -> SentFiles {
 }
 
 fn received(over: Over) -> ReceivedFiles {
-    let unplaced = over.unplaced.into_iter().map(|(path, kind, why)| (path, (kind, why)));
+    let unplaced = over.unplaced.into_iter().map(|u| (u.path, (u.obstacle, u.reason)));
     let files = FilesEnd { placed: over.placed, unplaced: unplaced.collect() };
     ReceivedFiles { files, failure: over.failure, report: over.report }
 }

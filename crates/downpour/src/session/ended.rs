@@ -2,11 +2,11 @@
 
 use super::account::ReceiverAccount;
 use crate::cli::{Fault, ReceivePlan, Target};
-use crate::object::{Obstacle, PipeOut, Placed, Summary};
+use crate::object::{EntryId, Obstacle, PipeOut, Placed, Summary};
 use crate::product::Bookmark;
 use crate::report::{ReceiverState, Report};
 use downpour_catalog::ErrorClass;
-use downpour_transport::control::{Follows, SessionId};
+use downpour_transport::control::{Follows, ObjectFailure, SessionId};
 use downpour_transport::session::ReceiveSnapshot;
 use std::time::Instant;
 
@@ -35,13 +35,29 @@ pub(super) enum Ended {
     SenderLost(String, Option<Box<Over>>),
 }
 
+/// An object that could not be placed; of products, which have no entries, its number is 0.
+pub(super) struct Unplaced {
+    pub(super) entry: EntryId,
+    pub(super) path: String,
+    pub(super) obstacle: Obstacle,
+    pub(super) reason: String,
+}
+
+impl Unplaced {
+    /// As a receipt tells it.
+    pub(super) fn told(&self) -> ObjectFailure {
+        let Self { entry, path, reason, .. } = self;
+        ObjectFailure { object: entry.0, reason: format!("{path}: {reason}") }
+    }
+}
+
 /// What came of it.
 pub(super) struct Over {
     pub(super) report: Report,
     /// Files of a batch that are in their places, once it is complete.
     pub(super) placed: Vec<Placed>,
-    /// Objects that could not be placed: path, kind, reason.
-    pub(super) unplaced: Vec<(String, Obstacle, String)>,
+    /// Objects that could not be placed.
+    pub(super) unplaced: Vec<Unplaced>,
     /// Why the whole was not completed.
     pub(super) failure: Option<(ErrorClass, String)>,
     /// By this side's own user.
@@ -80,7 +96,7 @@ impl Over {
         if let Some(Followed { mark, account: begun, .. }) = before {
             account.go_on(*begun);
             account.objects = mark.complete;
-            account.failed.clone_from(&mark.failed);
+            summary.failed.clone_from(&mark.failed);
             summary.bytes_received = mark.bytes;
         }
         account.failure = Some(why.clone());

@@ -1,8 +1,10 @@
 //! Where a receiver hears its sender's stream, and what is to be said of that.
 
+use super::ended::Unplaced;
 use super::network::headers_len;
 use crate::cli::{Fault, ReceivePlan};
-use downpour_transport::control::{DataPath, JoinReply, Joined, ObjectFailure};
+use crate::object::Obstacle;
+use downpour_transport::control::{DataPath, JoinReply, Joined};
 use downpour_transport::{Group, Interface, MulticastReceiver, RecvOptions};
 use std::io::ErrorKind;
 
@@ -73,11 +75,11 @@ pub(super) fn buffer_notice(granted: usize) -> Option<String> {
 }
 
 /// Of blocks whose bytes contradicted the manifest.
-pub(super) fn false_notice(blocks: u32, failures: &[ObjectFailure]) -> Option<String> {
+pub(super) fn false_notice(blocks: u32, unplaced: &[Unplaced]) -> Option<String> {
     // Of a file that changes, zeros are sent, often before the withdrawal is here.
-    let words = ["withdrawn by the sender", "changes at the sender"];
-    let says = |failure: &ObjectFailure| words.iter().any(|w| failure.reason.contains(w));
-    let or = if failures.iter().any(says) { "files changed at the sender, or " } else { "" };
+    let has_changed =
+        |file: &Unplaced| matches!(file.obstacle, Obstacle::Withdrawn | Obstacle::NotAgreed);
+    let or = if unplaced.iter().any(has_changed) { "files changed at the sender, or " } else { "" };
     (blocks > 0).then(|| {
         format!(
             "{blocks} blocks held false bytes: {or}somebody in the group forges symbols; none was \
@@ -88,12 +90,26 @@ pub(super) fn false_notice(blocks: u32, failures: &[ObjectFailure]) -> Option<St
 
 #[cfg(test)]
 mod tests {
-    use super::{BUFFER_LEN_GOOD, buffer_notice};
+    use super::{BUFFER_LEN_GOOD, Obstacle, Unplaced, buffer_notice, false_notice};
+    use crate::object::EntryId;
 
     #[test]
     fn a_buffer_that_is_too_small_names_the_sysctl() {
         assert_eq!(buffer_notice(BUFFER_LEN_GOOD), None);
         let text = buffer_notice(212_992).unwrap();
         assert!(text.contains("212992") && text.contains("sysctl net.core.rmem_max"), "{text}");
+    }
+
+    #[test]
+    fn false_bytes_may_be_of_a_file_that_changed() {
+        let failed = |obstacle| {
+            let (path, reason) = (String::new(), String::new());
+            false_notice(1, &[Unplaced { entry: EntryId(0), path, obstacle, reason }]).unwrap()
+        };
+        for obstacle in [Obstacle::Withdrawn, Obstacle::NotAgreed] {
+            assert!(failed(obstacle).contains("files changed at the sender, or somebody"));
+        }
+        assert!(failed(Obstacle::Failed).starts_with("1 blocks held false bytes: somebody"));
+        assert_eq!(false_notice(0, &[]), None);
     }
 }
