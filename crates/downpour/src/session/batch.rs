@@ -29,10 +29,10 @@ use crate::ticket::Ticket;
 use crate::units::HostPort;
 use downpour_catalog::ErrorClass;
 use downpour_proto::transfer::{Measured, Wishes};
-use downpour_proto::{BlockId, Code, Rate};
+use downpour_proto::{Code, Rate};
 use downpour_transport::control::{DataPath, SessionId, SignedReceipt, Uplink};
 use downpour_transport::identity::{Identity, PublicKey};
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -215,17 +215,20 @@ impl<T> Running<T> {
 pub fn send_files(setup: SendFiles) -> (Running<SentFiles>, oneshot::Receiver<Ticket>) {
     let (tell, ticket) = oneshot::channel();
     let giver = Giver {
-        identity: setup.identity.clone(),
-        spool: None,
-        book: setup.book.clone(),
+        book: setup.book,
         only: Some(setup.receiver),
-        owner: None,
         session: Some(setup.session),
-        blocks_max: BlockId::NUMBER_END,
-        uplink: setup.uplink.clone(),
-        turns: setup.turns.clone(),
+        uplink: setup.uplink,
+        turns: setup.turns,
+        ..Giver::new(setup.identity)
     };
-    let plan = send_plan(setup);
+    let plan = SendPlan {
+        listen: setup.listen,
+        start: StartRule { receivers: Some(1), after: Some(setup.wait), ..StartRule::default() },
+        path: setup.path,
+        encryption: setup.encryption,
+        ..send_plan(Payload::Files(setup.items), (setup.rate, setup.controller), setup.ports)
+    };
     let running = run(Some(tell), move |handle, mut host| {
         handle.block_on(send::run(&plan, &giver, &mut host)).map(sent)
     });
@@ -253,6 +256,38 @@ pub fn receive_files(setup: ReceiveFiles) -> Running<ReceivedFiles> {
         };
         handle.block_on(receive::run(&plan, &taker, &mut host)).map(received)
     })
+}
+
+/// Of this, by a program: what it does not say is as usual.
+pub(super) fn send_plan(
+    payload: Payload,
+    (rate, controller): (Option<Rate>, Controller),
+    ports: PortRange,
+) -> SendPlan {
+    SendPlan {
+        payload,
+        ticket: None,
+        listen: None,
+        xattrs: false,
+        skip_unreadable: true,
+        start: StartRule::default(),
+        code: Code::default(),
+        rate,
+        rate_line: String::new(),
+        controller,
+        pull_share: downpour_proto::PULL_SHARE_DEFAULT,
+        path: DataPath::default(),
+        encryption: EncryptionArg::All,
+        network: NetworkPlan {
+            interface: None,
+            group: None,
+            source_specific: false,
+            ttl: 1,
+            mtu: None,
+            ports,
+        },
+        output: OutputArgs { quiet: true, ..OutputArgs::default() },
+    }
 }
 
 /// Into a folder, by a program: what it does not say is as usual.
@@ -311,38 +346,6 @@ async fn aside<T: Send + 'static>(
     done.unwrap_or_else(|panic| resume_unwind(panic))
 }
 
-fn send_plan(setup: SendFiles) -> SendPlan {
-    SendPlan {
-        payload: Payload::Files(setup.items),
-        ticket: None,
-        listen: setup.listen,
-        xattrs: false,
-        skip_unreadable: true,
-        start: StartRule {
-            receivers: Some(1),
-            expect: BTreeSet::new(),
-            after: Some(setup.wait),
-            enter: false,
-        },
-        code: Code::default(),
-        rate: setup.rate,
-        rate_line: String::new(),
-        controller: setup.controller,
-        pull_share: downpour_proto::PULL_SHARE_DEFAULT,
-        path: setup.path,
-        encryption: setup.encryption,
-        network: NetworkPlan {
-            interface: None,
-            group: None,
-            source_specific: false,
-            ttl: 1,
-            mtu: None,
-            ports: setup.ports,
-        },
-        output: OutputArgs { quiet: true, ..OutputArgs::default() },
-    }
-}
-
 fn sent(done: Done) -> SentFiles {
     let member = done.members.last();
     let receipt =
@@ -374,41 +377,4 @@ fn received(over: Over) -> ReceivedFiles {
     let unplaced = over.unplaced.into_iter().map(|u| (u.path, (u.obstacle, u.reason)));
     let files = FilesEnd { placed: over.placed, unplaced: unplaced.collect() };
     ReceivedFiles { files, failure: over.failure, report: over.report }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::{SendFiles, send_plan};
-    use crate::cli::{Controller, EncryptionArg};
-    use crate::ports::PortRange;
-    use downpour_proto::Rate;
-    use downpour_transport::control::{DataPath, SessionId};
-    use downpour_transport::identity::Identity;
-    use std::sync::Arc;
-    use std::time::Duration;
-
-    #[test]
-    fn ceiling_and_controller_are_those_that_were_set() {
-        let identity = Arc::new(Identity::generate());
-        let plan = send_plan(SendFiles {
-            receiver: identity.public_key(),
-            identity,
-            book: None,
-            session: SessionId::random().unwrap(),
-            items: Vec::new(),
-            path: DataPath::Udp,
-            encryption: EncryptionArg::All,
-            rate: Some(Rate::from_mbps(50)),
-            controller: Controller::Background,
-            listen: None,
-            ports: PortRange::DEFAULT,
-            wait: Duration::ZERO,
-            uplink: Arc::default(),
-            turns: Arc::default(),
-        });
-        assert_eq!(
-            (plan.rate, plan.controller),
-            (Some(Rate::from_mbps(50)), Controller::Background)
-        );
-    }
 }

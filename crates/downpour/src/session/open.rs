@@ -98,21 +98,30 @@ pub(super) struct Giver {
 }
 
 impl Giver {
-    /// This user's node.
-    pub(super) fn at_home() -> Result<Self, Fault> {
-        let home = Home::locate().map_err(|error| faults::home(&error))?;
-        let spool = home.state().map_err(|error| faults::home(&error))?.to_owned();
-        Ok(Self {
-            identity: faults::identity(&home)?,
-            // Without it all is hashed, as at the first time.
-            book: DigestBook::open(spool.join(DigestBook::FOLDER)).ok(),
-            spool: Some(spool),
+    /// A node that keeps nothing, and gives to whoever has the ticket.
+    pub(super) fn new(identity: Arc<Identity>) -> Self {
+        Self {
+            identity,
+            spool: None,
+            book: None,
             only: None,
             owner: None,
             session: None,
             blocks_max: BlockId::NUMBER_END,
             uplink: Arc::default(),
             turns: Arc::default(),
+        }
+    }
+
+    /// This user's node.
+    pub(super) fn at_home() -> Result<Self, Fault> {
+        let home = Home::locate().map_err(|error| faults::home(&error))?;
+        let spool = home.state().map_err(|error| faults::home(&error))?.to_owned();
+        Ok(Self {
+            // Without it all is hashed, as at the first time.
+            book: DigestBook::open(spool.join(DigestBook::FOLDER)).ok(),
+            spool: Some(spool),
+            ..Self::new(faults::identity(&home)?)
         })
     }
 }

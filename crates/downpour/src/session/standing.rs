@@ -1,14 +1,11 @@
 //! A session of products as a library call, both ends. The sender's stays open until its owner ends it, takes products one by
 //! one, and tells its owner who is there and what they say. The receiver's takes part in one after another.
 
-use super::batch::{Running, receive_plan, run};
+use super::batch::{Running, receive_plan, run, send_plan};
 use super::open::Giver;
 use super::receive::{MayOpen, Taker};
 use super::{receive, send};
-use crate::cli::{
-    Controller, EncryptionArg, Interface, NetworkPlan, OutputArgs, Payload, ReceivePlan, SendPlan,
-    StartRule,
-};
+use crate::cli::{Controller, Interface, NetworkPlan, Payload, ReceivePlan, SendPlan, StartRule};
 use crate::ports::PortRange;
 use crate::product::{Clerk, Listed};
 use crate::report::Report;
@@ -16,7 +13,6 @@ use crate::ticket::Ticket;
 use downpour_proto::{BlockId, Code, Rate, ReceiverId, StreamId};
 use downpour_transport::control::{DataPath, SessionId};
 use downpour_transport::identity::{Identity, PublicKey};
-use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::ops::Range;
 use std::path::PathBuf;
@@ -197,18 +193,18 @@ fn send_blocks(setup: SendProducts, blocks_max: u32) -> OpenSession {
         opened: Mutex::new(Some(say_opened)),
         reads: reads.clone(),
     };
-    let giver = Giver {
-        identity: setup.identity.clone(),
-        spool: None,
-        book: None,
-        only: None,
-        owner: Some(Arc::new(owner)),
-        session: None,
-        blocks_max,
-        uplink: Arc::default(),
-        turns: Arc::default(),
+    let giver = Giver { owner: Some(Arc::new(owner)), blocks_max, ..Giver::new(setup.identity) };
+    let (list, keep_bytes) = (PathBuf::from("products"), setup.keep_bytes);
+    let payload = Payload::Products { list, keep_bytes, log: None };
+    let usual = send_plan(payload, (setup.rate, setup.controller), setup.ports);
+    let plan = SendPlan {
+        ticket: Some(setup.ticket),
+        start: StartRule { after: Some(Duration::ZERO), ..StartRule::default() },
+        code: Code::Mixed,
+        path: DataPath::Multicast,
+        network: NetworkPlan { interface: setup.interface, group: setup.group, ..usual.network },
+        ..usual
     };
-    let plan = plan(setup);
     let running = run(None, move |handle, mut host| {
         handle.block_on(send::run(&plan, &giver, &mut host)).map(|done| done.report)
     });
@@ -231,47 +227,11 @@ pub fn take_products(setup: TakeProducts) -> Running<Report> {
     })
 }
 
-fn plan(setup: SendProducts) -> SendPlan {
-    SendPlan {
-        payload: Payload::Products {
-            list: PathBuf::from("products"),
-            keep_bytes: setup.keep_bytes,
-            log: None,
-        },
-        ticket: Some(setup.ticket),
-        listen: None,
-        xattrs: false,
-        skip_unreadable: true,
-        start: StartRule {
-            receivers: None,
-            expect: BTreeSet::new(),
-            after: Some(Duration::ZERO),
-            enter: false,
-        },
-        code: Code::Mixed,
-        rate: setup.rate,
-        rate_line: String::new(),
-        controller: setup.controller,
-        pull_share: downpour_proto::PULL_SHARE_DEFAULT,
-        path: DataPath::Multicast,
-        encryption: EncryptionArg::All,
-        network: NetworkPlan {
-            interface: setup.interface,
-            group: setup.group,
-            source_specific: false,
-            ttl: 1,
-            mtu: None,
-            ports: setup.ports,
-        },
-        output: OutputArgs { quiet: true, ..OutputArgs::default() },
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::{
-        Heard, MayOpen, Report, Running, SendProducts, TakeProducts, plan, send_blocks,
-        send_products, take_products,
+        Heard, MayOpen, Report, Running, SendProducts, TakeProducts, send_blocks, send_products,
+        take_products,
     };
     use crate::cli::{Controller, Interface};
     use crate::ports::PortRange;
@@ -323,16 +283,6 @@ mod tests {
             interface: Some(Interface::find("lo").unwrap()),
             memory_bytes: 64 << 20,
         })
-    }
-
-    #[test]
-    fn ceiling_and_controller_are_those_that_were_set() {
-        let folder = tempfile::tempdir().unwrap();
-        let plan = plan(setup(folder.path()));
-        assert_eq!(
-            (plan.rate, plan.controller),
-            (Some(Rate::from_mbps(100)), Controller::Background)
-        );
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
