@@ -370,7 +370,8 @@ fn sent(done: Done) -> SentFiles {
         }
     };
     let items = done.items.iter().map(end).collect();
-    SentFiles { items, receipt: done.receipts.into_iter().last(), report: done.report }
+    let proof = member.and_then(|member| member.proof.clone());
+    SentFiles { items, receipt: proof, report: done.report }
 }
 
 fn received(over: Over) -> ReceivedFiles {

@@ -58,8 +58,6 @@ pub(super) struct Stand {
     /// It is a batch, whose program asks for the receipts. Of others only what the report says of them is kept, as there may
     /// be any number of receivers.
     pub(super) is_batch: bool,
-    /// The last one of each receiver that has ended.
-    pub(super) receipts: BTreeMap<ReceiverId, SignedReceipt>,
 }
 
 impl Stand {
@@ -102,13 +100,6 @@ impl Stand {
         news
     }
 
-    /// Takes a receiver in; also its former self, of which nothing is kept.
-    fn join(&mut self, who: Newcomer) -> (ReceiverId, Option<ReceiverId>) {
-        let (receiver, old) = self.roster.join(who);
-        old.map(|old| self.receipts.remove(&old));
-        (receiver, old)
-    }
-
     /// Gives up those that joined and never listened, and says so; who they are.
     pub(super) fn expire(&mut self, now: Instant) -> Vec<ReceiverId> {
         let gone = self.roster.expire(now);
@@ -128,11 +119,7 @@ impl Stand {
             receipt.failures.truncate(1);
             receipt.failures.shrink_to_fit();
         }
-        let ended = self.roster.receipt(from, receipt);
-        if ended && self.is_batch {
-            self.receipts.insert(from, proof);
-        }
-        ended
+        self.roster.receipt(from, receipt, self.is_batch.then_some(proof))
     }
 
     /// Tells receivers of the files given up, as far as they take it.
@@ -281,7 +268,7 @@ impl SessionHandler for Endpoint {
         };
         let (receiver, replaced, started, first) = {
             let mut stand = shared.stand();
-            let (receiver, replaced) = stand.join(who);
+            let (receiver, replaced) = stand.roster.join(who);
             let kept = shared.feed.as_ref().map_or(u32::MAX, |feed| feed.queue.first());
             let first = first_block(follows.map(|follows| follows.block), kept, stand.data_end);
             if let Some(member) = stand.roster.find(receiver) {
@@ -497,7 +484,7 @@ mod tests {
     #[test]
     fn who_joined_and_is_given_up_is_named_before_the_start() {
         let mut stand = Stand::default();
-        stand.join(newcomer("n1", 1));
+        stand.roster.join(newcomer("n1", 1));
         let now = Instant::now();
         assert!(stand.expire(now).is_empty());
         let late = now + LISTEN_TIME_MAX;
@@ -527,7 +514,7 @@ mod tests {
     }
 
     #[test]
-    fn of_each_receiver_one_receipt_is_kept_and_none_of_who_has_come_back() {
+    fn of_who_has_come_back_no_receipt_is_kept() {
         let node = Identity::generate();
         let mut stand = Stand { is_batch: true, ..Stand::default() };
         let who = || Newcomer {
@@ -537,37 +524,31 @@ mod tests {
             addr: "127.0.0.1:1".parse().unwrap(),
             goes_on: false,
         };
-        let (first, _) = stand.join(who());
-        for _ in 0..3 {
-            let receipt = last_receipt(first, 0);
-            let proof = receipt.clone().sign(&node);
-            assert!(stand.receipt(first, receipt, proof));
-        }
-        assert_eq!(stand.receipts.len(), 1);
-        let (_, old) = stand.join(who());
-        assert_eq!((old, stand.receipts.len()), (Some(first), 0));
-        let late = last_receipt(first, 0);
-        let proof = late.clone().sign(&node);
-        assert!(!stand.receipt(first, late, proof), "it is here under another number");
-        assert!(stand.receipts.is_empty());
+        let (first, _) = stand.roster.join(who());
+        let receipt = last_receipt(first, 0);
+        let proof = receipt.clone().sign(&node);
+        assert!(stand.receipt(first, receipt.clone(), proof.clone()));
+        let (second, _) = stand.roster.join(who());
+        assert!(!stand.receipt(first, receipt, proof), "it is here under another number");
+        assert_eq!(stand.roster.find(second).unwrap().proof, None);
     }
 
     #[test]
     fn of_receipts_that_nobody_asks_for_only_what_the_report_says_is_kept() {
         for is_batch in [false, true] {
             let mut stand = Stand { is_batch, ..Stand::default() };
-            let (id, _) = stand.join(newcomer("a", 1));
+            let (id, _) = stand.roster.join(newcomer("a", 1));
             let failure = |object| ObjectFailure { object, reason: "it differs".to_owned() };
             let failures = (0..4000).map(failure).collect();
             let receipt = Receipt { failures, ..last_receipt(id, 5000) };
             let proof = receipt.clone().sign(&Identity::generate());
             assert!(stand.receipt(id, receipt, proof));
-            let (failures, receipts) = if is_batch { (4000, 1) } else { (1, 0) };
-            assert_eq!(stand.receipts.len(), receipts);
             let member = stand.roster.find(id).unwrap();
+            assert_eq!(member.proof.is_some(), is_batch);
             let why = "5000 failures, the first: it differs".to_owned();
             assert_eq!(member.stage, Stage::Failed(why));
             let kept = member.receipt.as_ref().unwrap();
+            let failures = if is_batch { 4000 } else { 1 };
             assert_eq!((kept.objects_failed, kept.failures.capacity()), (5000, failures));
         }
     }

@@ -12,7 +12,9 @@
 //! once than any queue has room for.
 
 use downpour_proto::ReceiverId;
-use downpour_transport::control::{DataPath, Event, EventSender, InstanceId, Receipt};
+use downpour_transport::control::{
+    DataPath, Event, EventSender, InstanceId, Receipt, SignedReceipt,
+};
 use downpour_transport::identity::PublicKey;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -91,6 +93,8 @@ pub(super) struct Member {
     pub(super) begun_at: Instant,
     pub(super) ended_at: Option<Instant>,
     pub(super) receipt: Option<Receipt>,
+    /// Of the last one, in a batch.
+    pub(super) proof: Option<SignedReceipt>,
     events: Option<EventSender>,
     /// It has listened for events.
     listened: bool,
@@ -203,6 +207,7 @@ impl Roster {
             begun_at: former.map_or(now, |former| former.begun_at),
             ended_at: None,
             receipt: None,
+            proof: None,
             events: None,
             listened: false,
             told_withdrawn: 0,
@@ -292,10 +297,17 @@ impl Roster {
         }
     }
 
-    pub(super) fn receipt(&mut self, id: ReceiverId, receipt: Receipt) -> bool {
+    /// Takes a receipt; whether its receiver has ended with it.
+    pub(super) fn receipt(
+        &mut self,
+        id: ReceiverId,
+        receipt: Receipt,
+        proof: Option<SignedReceipt>,
+    ) -> bool {
         let Some(member) = self.members.get_mut(&id) else { return false };
         let finished = receipt.finished;
         if finished {
+            member.proof = proof;
             member.end(match receipt.objects_failed {
                 0 => Stage::Complete,
                 n => {
@@ -705,7 +717,7 @@ pub(super) mod tests {
             let mut roster = Roster::new(DataPath::Tcp);
             let [a, b] = ["a", "b"].map(|name| roster.join(newcomer(name, 1)).0);
             roster.ready(a, false, true);
-            assert!(roster.receipt(a, last_receipt(a, failed)));
+            assert!(roster.receipt(a, last_receipt(a, failed), None));
             assert!(!roster.unsubscribe(a), "no death");
             assert_eq!((roster.ready_count(), roster.missing(&expected)), (1, vec!["b"]));
             roster.ready(b, false, false);

@@ -23,7 +23,7 @@ use crate::report::{Named, Report, TransferReport};
 use downpour_proto::sender::Delivery;
 use downpour_proto::{Rate, ReceiverId};
 use downpour_transport::Interface;
-use downpour_transport::control::{Event, JoinReply, SignedReceipt};
+use downpour_transport::control::{Event, JoinReply};
 use downpour_transport::session::SendSnapshot;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write as _;
@@ -68,7 +68,6 @@ pub(super) struct Done {
     pub(super) withdrawn: Vec<Withdrawn>,
     /// Those who joined.
     pub(super) members: Vec<Member>,
-    pub(super) receipts: Vec<SignedReceipt>,
 }
 
 /// Runs a session to its end.
@@ -405,8 +404,7 @@ async fn close(
     let report = report(heading, &ledger, &snapshot, &members);
     shared.feed.iter().for_each(|feed| feed.queue.clear());
     drop(members);
-    let receipts = std::mem::take(&mut stand.receipts).into_values().collect();
-    Ok(Done { report, items, withdrawn, members: stand.roster.take(), receipts })
+    Ok(Done { report, items, withdrawn, members: stand.roster.take() })
 }
 
 /// It looks at `stop` every few milliseconds, unless a read holds it; nothing that it has is needed then.
