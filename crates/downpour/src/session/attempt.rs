@@ -18,6 +18,7 @@ use crate::object::{EntryId, Obstacle, PipeOut, StoreEvent, StoreFailure, Summar
 use crate::product::ProductLog;
 use downpour_catalog::ErrorClass;
 use downpour_proto::receiver::Pull as Order;
+use downpour_proto::transfer::Plan;
 use downpour_proto::{
     BlockId, BlockKind, Duration, PacketNumber, RangeSet, ReceiverConfig, Rounds,
     receiver::PARTIAL_BLOCKS_MAX,
@@ -83,6 +84,8 @@ enum Verdict {
 
 struct Run<'a> {
     plan: &'a ReceivePlan,
+    /// How its connections are set; `None` beside a multicast stream.
+    planned: Option<Plan>,
     client: Arc<ControlClient>,
     joined: Joined,
     store: Kept,
@@ -131,10 +134,10 @@ pub(super) async fn attempt(run: Attempt<'_>) -> Result<Ended, Fault> {
 async fn take_part(run: Attempt<'_>) -> Result<Ended, Fault> {
     let Attempt { plan, taker, client, joined, host, trace, log, pipe, has_been, followed } = run;
     let (said, mut heard) = mpsc::unbounded_channel();
-    let candidates = may_hold(&plan.target);
+    let (candidates, planned) = (may_hold(&plan.target), transfer::planned(plan, &joined));
     // Its connections are opened while the rest is set up: each takes two round trips.
-    let limits = limits(plan, &joined, taker);
-    let spare = limits.spare.clone();
+    let limits = limits((plan, planned.as_ref()), &joined, taker);
+    let (spare, pulls) = (limits.spare.clone(), transfer::pulls(planned.as_ref(), &joined));
     let (puller, mut pulled) = Puller::start(client.clone(), limits);
     let clock = match clock(&client, &joined).await {
         Ok(clock) => clock,
@@ -146,7 +149,7 @@ async fn take_part(run: Attempt<'_>) -> Result<Ended, Fault> {
     // Before the events: when the sender hears of us it sends a probe.
     let (stream, mut notices) = stream_in(plan, &joined, has_been)?;
     let has_stream = stream.is_some() || joined.reply.path.is_unicast();
-    let driver = spawn_driver(plan, &joined, (stream, spare), &store, (said, trace))?;
+    let driver = spawn_driver((plan, pulls), &joined, (stream, spare), &store, (said, trace))?;
     // Without a stream no probe is awaited.
     let ready = (!has_stream).then_some(ReadyRequest { multicast: false, candidates });
     let mut events = match listen(&client, ready).await {
@@ -156,7 +159,8 @@ async fn take_part(run: Attempt<'_>) -> Result<Ended, Fault> {
     notices.extend(buffer_notice(driver.snapshot().buffer_len).filter(|_| has_stream));
     let mut run = Run {
         plan,
-        stored: Stored::new(plan, &joined, driver.snapshot().data_held),
+        stored: Stored::new(planned.as_ref(), &joined, driver.snapshot().data_held),
+        planned,
         data_len: joined.reply.data_len,
         account: ReceiverAccount::new(&joined, notices),
         client: Arc::clone(&client),
@@ -219,7 +223,7 @@ fn may_hold(target: &Target) -> bool {
 }
 
 fn spawn_driver(
-    plan: &ReceivePlan,
+    (plan, pulls): (&ReceivePlan, usize),
     joined: &Joined,
     (stream, spare): (Option<MulticastReceiver>, Spare),
     store: &Arc<dyn Keeper>,
@@ -243,7 +247,7 @@ fn spawn_driver(
             me: reply.receiver,
             feedback: Box::new(Rounds),
             partial_blocks: (blocks as usize).clamp(8, PARTIAL_BLOCKS_MAX),
-            pulls: transfer::pulls(plan, joined),
+            pulls,
             resume: matches!(plan.target, Target::Tree(_) | Target::Device(_))
                 && reply.products_from.is_none(),
             on_stream: stream.is_some() || reply.path.is_unicast(),
@@ -717,7 +721,7 @@ impl Run<'_> {
         let account = self.account.mark();
         *followed = self.store.mark().map(|mark| Followed { session, mark, account, started });
         self.account.notices.extend(totals.lacks.clone());
-        self.account.transfer = transfer::report(self.plan, &self.joined, totals);
+        self.account.transfer = transfer::report(self.planned.as_ref(), &self.joined, totals);
         let (summary, mut lost) = match verdict {
             Verdict::Complete(summary) => (summary, None),
             Verdict::SenderLost(why) => (self.store.summary(), Some(why)),

@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 const SPARE_MAX: usize = 16;
 
 /// How the connections are set; `None` beside a multicast stream.
-fn planned(plan: &ReceivePlan, joined: &Joined) -> Option<Plan> {
+pub(super) fn planned(plan: &ReceivePlan, joined: &Joined) -> Option<Plan> {
     let mut measured = plan.measured.clone();
     measured.rtt.get_or_insert_with(|| Figure::fresh(joined.rtt, "TCP handshake"));
     let path = carrier(joined.reply.path)?;
@@ -49,22 +49,26 @@ pub(crate) const fn carrier(path: DataPath) -> Option<Carrier> {
 }
 
 /// How many blocks may be under way; `None` beside a multicast stream.
-fn ahead(plan: &ReceivePlan, joined: &Joined) -> Option<Ahead> {
-    let planned = planned(plan, joined)?;
+fn ahead(planned: Option<&Plan>, joined: &Joined) -> Option<Ahead> {
+    let planned = planned?;
     let (connections, most) = (planned.connections.value.into(), planned.ranges.value);
     let range_len = joined.reply.geometry.block_len();
     Some(Ahead::new(joined.rtt, range_len, connections, most.min(PULLS_MAX)))
 }
 
 /// Blocks that are pulled at once, at first.
-pub(super) fn pulls(plan: &ReceivePlan, joined: &Joined) -> usize {
-    ahead(plan, joined).map_or(PULLS_DEFAULT, |ahead| ahead.ranges())
+pub(super) fn pulls(planned: Option<&Plan>, joined: &Joined) -> usize {
+    ahead(planned, joined).map_or(PULLS_DEFAULT, |ahead| ahead.ranges())
 }
 
 /// How the puller works.
-pub(super) fn limits(plan: &ReceivePlan, joined: &Joined, taker: &Taker) -> PullLimits {
+pub(super) fn limits(
+    (plan, planned): (&ReceivePlan, Option<&Plan>),
+    joined: &Joined,
+    taker: &Taker,
+) -> PullLimits {
     let default = PullLimits { spare: Spare::new(SPARE_MAX), ..PullLimits::default() };
-    match planned(plan, joined) {
+    match planned {
         None => {
             let parallel = plan.wishes.connections.map_or(default.parallel, usize::from);
             // The manifest has one more.
@@ -76,10 +80,10 @@ pub(super) fn limits(plan: &ReceivePlan, joined: &Joined, taker: &Taker) -> Pull
             depth: planned.depth.value,
             ahead: joined.reply.path == DataPath::Tcp,
             rtt: joined.rtt,
-            tuning: Tuning::from(&planned),
+            tuning: Tuning::from(planned),
             steering: taker.links.as_ref().map(|book| {
                 let sender = joined.sender.ip().to_string();
-                book.steering(&sender, bounds(&plan.wishes, &planned))
+                book.steering(&sender, bounds(&plan.wishes, planned))
             }),
             ..default
         },
@@ -153,9 +157,10 @@ pub(super) struct Stored {
 }
 
 impl Stored {
-    pub(super) fn new(plan: &ReceivePlan, joined: &Joined, before: u64) -> Self {
-        let (begun, ahead) = (Instant::now(), ahead(plan, joined));
-        Self { begun, ahead, pulls: pulls(plan, joined), before, pulled: 0 }
+    pub(super) fn new(planned: Option<&Plan>, joined: &Joined, before: u64) -> Self {
+        let (begun, ahead) = (Instant::now(), ahead(planned, joined));
+        let pulls = ahead.as_ref().map_or(PULLS_DEFAULT, Ahead::ranges);
+        Self { begun, ahead, pulls, before, pulled: 0 }
     }
 
     /// `bytes` were pulled so far: how many blocks may be under way now, when that has changed.
@@ -175,14 +180,13 @@ impl Stored {
 
 /// What came of it.
 pub(super) fn report(
-    plan: &ReceivePlan,
+    planned: Option<&Plan>,
     joined: &Joined,
     totals: PullTotals,
 ) -> Option<TransferReport> {
-    let planned = planned(plan, joined)?;
     Some(TransferReport {
         path: joined.reply.path.name()?.to_owned(),
-        plan: PlanLine::all(&planned),
+        plan: PlanLine::all(planned?),
         ranges: totals.ranges,
         steered: totals.decisions.iter().map(SteeredLine::of).collect(),
         connections: totals.connections,
