@@ -419,10 +419,7 @@ async fn join(
             repair: 0.0,
             receivers: Vec::new(),
         });
-        tokio::select! {
-            () = tokio::time::sleep(pause) => {}
-            () = host.stopped() => return Err(interrupted()),
-        }
+        rest(host, pause).await?;
     }
 }
 

@@ -7,7 +7,6 @@
 
 use super::account::{Heading, Ledger, report};
 use super::auto::Auto;
-use super::carried::Carried;
 use super::endpoint::Shared;
 use super::faults;
 use super::feeding::Feed;
@@ -48,7 +47,7 @@ const OFFERING_TIME: Duration = Duration::from_secs(1);
 /// How often that is looked at.
 const OFFERING_LOOK: Duration = Duration::from_millis(5);
 
-/// What the last look at files without data gets.
+/// What the last look at files without data gets: they may have got some since receivers were given them.
 const LAST_LOOK_TIME: Duration = Duration::from_secs(10);
 
 /// Runs a session and reports it.
@@ -358,7 +357,8 @@ async fn close(
     let bulk = server.stop(CLOSING_TIME).await;
     offering_ends(&emitting).await;
     if matches!(ended, Ended::Over) && shared.source.has_empty() {
-        look_again(Arc::clone(&shared.source)).await;
+        let source = Arc::clone(&shared.source);
+        within(LAST_LOOK_TIME, move || source.look_at_empty(true)).await;
     }
     ledger.data_len = shared.source.objects().1;
     let snapshot = driver_ends(&shared).await;
@@ -413,11 +413,6 @@ async fn offering_ends(emitting: &JoinHandle<()>) {
     while !emitting.is_finished() && Instant::now() < late {
         tokio::time::sleep(OFFERING_LOOK).await;
     }
-}
-
-/// Files without data may have got some since receivers were given them.
-async fn look_again(source: Arc<dyn Carried>) {
-    within(LAST_LOOK_TIME, move || source.look_at_empty(true)).await;
 }
 
 /// The driver's last snapshot; its newest, where a read holds it up.
