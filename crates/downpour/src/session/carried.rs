@@ -7,10 +7,17 @@ use downpour_transport::{BlockSource, FirstReads, Part, SourceError};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// The sender's data.
+/// The sender's data. What only a manifest has is asked of its [content](Carried::content).
 pub(super) trait Carried: BlockSource {
+    /// What is sent by one manifest; `None`: products.
+    fn content(&self) -> Option<&ContentSource> {
+        None
+    }
+
     /// Length of the data space, once known.
-    fn data_len(&self) -> Option<u64>;
+    fn data_len(&self) -> Option<u64> {
+        self.content()?.data_len()
+    }
 
     /// Source symbols of a block that may be offered.
     fn symbols(&self, block: BlockId) -> Option<u16>;
@@ -20,13 +27,12 @@ pub(super) trait Carried: BlockSource {
 
     /// `range` of the data space, if all of it is in memory.
     fn kept(&self, range: Range<u64>) -> Option<Vec<Part>> {
-        let _ = range;
-        None
+        self.content()?.kept(range)
     }
 
     /// What is read before it can be asked for.
     fn first_reads(&self) -> Arc<FirstReads> {
-        Arc::default()
+        self.content().map(ContentSource::first_reads).unwrap_or_default()
     }
 
     /// Objects, and their bytes once known.
@@ -39,32 +45,36 @@ pub(super) trait Carried: BlockSource {
 
     /// Why not all that was promised can be had any more, so that the session cannot go on.
     fn lost(&self) -> Option<String> {
-        None
+        self.content()?.lost()
     }
 
     /// Objects given up so far.
-    fn withdrawn(&self) -> Vec<Withdrawn>;
+    fn withdrawn(&self) -> Vec<Withdrawn> {
+        self.content().map(ContentSource::withdrawn).unwrap_or_default()
+    }
 
     /// Whether there are files without data, which nobody reads.
     fn has_empty(&self) -> bool {
-        false
+        self.content().is_some_and(ContentSource::has_empty)
     }
 
     /// Gives up those of them that are not as they were, or, when they have `gone` to receivers, hold some. Waits for their disk.
     fn look_at_empty(&self, gone: bool) {
-        let _ = gone;
+        self.content().inspect(|content| content.look_at_empty(gone));
     }
 
     /// Gives an object up; products are taken as they come.
-    fn give_up(&self, _entry: EntryId, _reason: &str) {}
+    fn give_up(&self, entry: EntryId, reason: &str) {
+        self.content().inspect(|content| content.give_up(entry, reason));
+    }
 
     /// Bytes in so many data blocks, about.
     fn bytes_of(&self, blocks: u32) -> u64;
 }
 
 impl Carried for ContentSource {
-    fn data_len(&self) -> Option<u64> {
-        self.data_len()
+    fn content(&self) -> Option<&ContentSource> {
+        Some(self)
     }
 
     fn symbols(&self, block: BlockId) -> Option<u16> {
@@ -75,36 +85,8 @@ impl Carried for ContentSource {
         self.read_data(offset, buf)
     }
 
-    fn kept(&self, range: Range<u64>) -> Option<Vec<Part>> {
-        self.kept(range)
-    }
-
-    fn first_reads(&self) -> Arc<FirstReads> {
-        self.first_reads()
-    }
-
     fn objects(&self) -> (u64, Option<u64>) {
         (u64::from(self.tree().len()), self.data_len())
-    }
-
-    fn lost(&self) -> Option<String> {
-        self.lost()
-    }
-
-    fn withdrawn(&self) -> Vec<Withdrawn> {
-        self.withdrawn()
-    }
-
-    fn has_empty(&self) -> bool {
-        self.has_empty()
-    }
-
-    fn look_at_empty(&self, gone: bool) {
-        self.look_at_empty(gone);
-    }
-
-    fn give_up(&self, entry: EntryId, reason: &str) {
-        self.give_up(entry, reason);
     }
 
     fn bytes_of(&self, blocks: u32) -> u64 {
@@ -114,10 +96,6 @@ impl Carried for ContentSource {
 }
 
 impl Carried for Queue {
-    fn data_len(&self) -> Option<u64> {
-        None
-    }
-
     fn symbols(&self, block: BlockId) -> Option<u16> {
         self.symbols(block)
     }
@@ -133,10 +111,6 @@ impl Carried for Queue {
 
     fn products(&self) -> Option<u64> {
         Some(self.inserted().0)
-    }
-
-    fn withdrawn(&self) -> Vec<Withdrawn> {
-        Vec::new()
     }
 
     fn bytes_of(&self, blocks: u32) -> u64 {
