@@ -60,6 +60,12 @@ impl Problem {
         Self::new(StatusCode::BAD_REQUEST, "bad-request", what, todo)
     }
 
+    /// There is no room for it now.
+    pub fn busy(what: impl Into<String>, todo: impl Into<String>) -> Self {
+        let busy = Self::new(StatusCode::SERVICE_UNAVAILABLE, "busy", what, todo);
+        busy.of_class(ErrorClass::OutOfResources)
+    }
+
     /// Another site, of this name, was asked for files and did not do it; what to do about a refusal it knows best.
     pub fn of_source(site: &str, error: RemoteError) -> Self {
         let (class, what) = (error.class(Side::Source), format!("{site}: {error}"));

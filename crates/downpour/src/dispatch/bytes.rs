@@ -1,8 +1,9 @@
 //! A file's bytes, for people: read from its place here, with the digests that they want as a header.
 
 use super::Dispatch;
-use super::load::{is_below, open_folders};
-use super::pieces::{read_file, whole};
+use super::folders::OpenFolders;
+use super::pieces::whole;
+use super::turns::read_file;
 use crate::api::{Allow, Named, Problem, Routes};
 use crate::object::open_file;
 use crate::site::{Config, Site};
@@ -51,7 +52,7 @@ async fn content(
     let gone = || Problem::not_found(format!("file {id} is not here"));
     let ((path, size), digests) = found.await?.ok_or_else(gone)?;
     let config = site.config();
-    let turns = dispatch.turns(&config, &path);
+    let turns = dispatch.turns.reads(&config, &path);
     let file = read_file(&turns, move || open_ours(&config, &path)).await?.ok_or_else(gone)?;
     let mut answer = Response::new(Body::from_stream(whole(turns, file)));
     let answered = answer.headers_mut();
@@ -70,8 +71,9 @@ async fn content(
 /// Opens a file, if its path is one from which this site gives files out, which its state folder is not. The folders that are looked
 /// at may not answer.
 fn open_ours(config: &Config, path: &Path) -> Option<File> {
-    let is_ours = is_below(open_folders(config), path, Path::canonicalize);
-    if is_ours && !config.is_own(path) { open_file(path).ok().flatten() } else { None }
+    let place = path.canonicalize().ok()?;
+    OpenFolders::with_inboxes(config).above((path, &place), Path::canonicalize)?;
+    if config.is_own(path) { None } else { open_file(path).ok().flatten() }
 }
 
 /// The digests that are wanted and recorded, as RFC 3230 writes them.

@@ -7,8 +7,8 @@
 //! agree on it.
 
 use super::book::after_failure;
+use super::folders::OpenFolders;
 use super::link::seed;
-use super::load::{folder_of, open_folders};
 use super::policy::source_class;
 use super::route::{PRIORITY, is_submitted};
 use super::submit::stamp;
@@ -77,7 +77,8 @@ impl Hashing {
 
     /// What is told of the one that this lies on.
     pub(super) fn standing_of(&self, config: &Config, path: &Path) -> Option<String> {
-        lock(&self.0).get(&folder_of(&open_folders(config), path)).and_then(Reading::standing)
+        let folder = OpenFolders::with_inboxes(config).named(path);
+        lock(&self.0).get(&folder).and_then(Reading::standing)
     }
 
     /// Whether none of the disks answers. Each is told of once.
@@ -179,15 +180,15 @@ impl Hasher {
         if busy.len() >= FOLDERS_MAX {
             return Ok(());
         }
-        let folders = Arc::new(open_folders(&config));
+        let folders = Arc::new(OpenFolders::with_inboxes(&config));
         let all = folders.clone();
-        let is_free = move |path: &Path| !busy.contains(&folder_of(&all, path));
+        let is_free = move |path: &Path| !busy.contains(&all.named(path));
         let mut files = due(&self.site, State::Settled, is_free).await?;
         let Some((file, path)) = files.first() else { return Ok(()) };
-        let folder = folder_of(&folders, path);
+        let folder = folders.named(path);
         let turn = Turn { of: hashing, folder };
         turn.came(file, path);
-        files.retain(|(_, path)| folder_of(&folders, path) == turn.folder);
+        files.retain(|(_, path)| folders.named(path) == turn.folder);
         let stop = self.stop.clone();
         self.reads.spawn_blocking(move || {
             let goes_on = |file: &File, path: &Path| {

@@ -9,8 +9,6 @@ use downpour_catalog::{
 };
 use downpour_transport::identity::PublicKey;
 use std::collections::{HashMap, HashSet};
-use std::io;
-use std::path::{Path, PathBuf};
 
 /// Names of sites and rules.
 #[derive(Debug, Default)]
@@ -136,52 +134,4 @@ pub(super) fn receipts_that_hold(
     let mut receipts = reader.receipts_of(files)?;
     receipts.retain(|receipt| have.contains(&(receipt.file, &receipt.receiver)));
     Ok(receipts)
-}
-
-/// The folders that the configuration opens: files that lie below them may be given out.
-pub(super) fn open_folders(config: &Config) -> Vec<PathBuf> {
-    let spools = config.spool.iter().map(|spool| spool.folder.clone());
-    let folders = config.transfer.folders.iter().map(|folder| config.path(folder));
-    config.inboxes().into_iter().chain(spools).chain(folders).collect()
-}
-
-/// The innermost of these folders in which this lies, by the path alone: no disk is asked. Nothing where it lies in none.
-pub(super) fn folder_of(folders: &[PathBuf], path: &Path) -> PathBuf {
-    let holding = folders.iter().filter(|folder| path.starts_with(folder));
-    holding.max_by_key(|folder| folder.components().count()).cloned().unwrap_or_default()
-}
-
-/// Whether a file may be given out: it lies below one of these folders, after all links are followed, as `real` does. A folder may
-/// not answer: others than those that the path itself names are asked only if it is in none of these.
-pub(super) fn is_below(
-    mut folders: Vec<PathBuf>,
-    path: &Path,
-    real: impl Fn(&Path) -> io::Result<PathBuf>,
-) -> bool {
-    let Ok(file) = real(path) else { return false };
-    folders.sort_by_key(|folder| !path.starts_with(folder));
-    folders.iter().any(|folder| real(folder).is_ok_and(|folder| file.starts_with(folder)))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::is_below;
-    use std::path::{Path, PathBuf};
-
-    #[test]
-    fn a_folder_that_has_nothing_to_do_with_a_file_is_not_asked_for_it() {
-        let folders = || ["/hung", "/link", "/here"].map(PathBuf::from).to_vec();
-        let real = |path: &Path| {
-            assert!(!path.starts_with("/hung"), "it does not answer");
-            let to = [("/link", "/real"), ("/here/out", "/etc"), ("/by", "/here")];
-            let to = to.iter().find_map(|(of, to)| Some((path.strip_prefix(of).ok()?, to)));
-            Ok(to.map_or_else(|| path.to_owned(), |(rest, to)| Path::new(to).join(rest)))
-        };
-        for path in ["/here/a", "/link/a"] {
-            assert!(is_below(folders(), Path::new(path), real), "{path}");
-        }
-        let is_ours = |path: &str| is_below(folders()[1..].to_vec(), Path::new(path), real);
-        assert!(is_ours("/by/a") && is_ours("/real/a"), "others are asked then");
-        assert!(!is_ours("/here/out/a") && !is_ours("/else/a"));
-    }
 }

@@ -25,6 +25,7 @@
 //! | `ways` | what is expected of a way |
 //! | `why` | one reason and a time for each file that does not move |
 //! | `sites`, `people`, `links`, `bytes` | the routes |
+//! | `folders`, `turns` | the folders that are open; turns for what may hang in their disks |
 //! | `hooks` | for tests |
 //!
 //! Deliberately absent: how bytes move (`session`), what a file's life may be (the catalog), rules for what is found
@@ -39,6 +40,7 @@ mod contents;
 mod fetch;
 #[cfg(test)]
 mod fixture;
+mod folders;
 mod hasher;
 mod here;
 mod hooks;
@@ -65,6 +67,7 @@ mod standing;
 mod standing_session;
 mod standing_ticket;
 mod submit;
+mod turns;
 mod wants;
 mod ways;
 mod why;
@@ -102,11 +105,11 @@ use link::Link;
 use room::Room;
 use stand::Stand;
 use std::collections::{BTreeMap, HashMap};
-use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
-use tokio::sync::{Notify, Semaphore};
+use tokio::sync::Notify;
+use turns::Turns;
 
 /// How often the folders are looked at that files are received into.
 const LOOK_EVERY: Duration = Duration::from_secs(10);
@@ -140,12 +143,8 @@ pub struct Dispatch {
     limits: Mutex<HashMap<String, (downpour_proto::transfer::Host, Instant)>>,
     /// What fetches from here may take of their links, by site.
     budgets: Mutex<HashMap<String, Arc<PullBudget>>>,
-    /// Turns to read files for others, by the folder that they lie in.
-    reads: Turns,
-    /// Turns to look at what is offered and submitted, by the folder that it goes to or comes from.
-    looks: Turns,
-    /// Turns to send files, by the folder that they lie in.
-    sends: Turns,
+    /// For what may hang in a disk.
+    turns: Turns,
     /// Folders of which files are read for their digests.
     hashing: Arc<hasher::Hashing>,
     /// The place of the site that is the first to take files.
@@ -160,9 +159,6 @@ pub struct Dispatch {
     /// What is known of the folders that files are received into.
     inboxes: Arc<Inboxes>,
 }
-
-/// Turns by folder.
-type Turns = Mutex<HashMap<PathBuf, Arc<Semaphore>>>;
 
 /// Since the daemon's start.
 #[derive(Debug, Default)]
@@ -262,9 +258,7 @@ impl Dispatch {
             paces: Mutex::default(),
             limits: Mutex::default(),
             budgets: Mutex::default(),
-            reads: Turns::default(),
-            looks: Turns::default(),
-            sends: Turns::default(),
+            turns: Turns::default(),
             hashing: Arc::default(),
             turn: AtomicUsize::new(0),
             totals: Totals::default(),

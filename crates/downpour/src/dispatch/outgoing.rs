@@ -12,10 +12,10 @@ use super::hooks::kill_point;
 use super::ledger::Session;
 use super::link::Link;
 use super::offer::{Arrived, BatchState, Begin, Offer, OfferAnswer, OfferItem, Said, Trouble};
-use super::pieces::had;
 use super::policy::{blames_link, blames_site, source_class};
 use super::route::Route;
 use super::stand::Verdict;
+use super::turns::had;
 use super::{Dispatch, Progress, lock, now};
 use crate::object::CHANGED;
 use crate::object::{DigestBook, Item, Skipped};
@@ -106,7 +106,7 @@ impl Outgoing {
         let mut delivered = Delivered::default();
         // Had before the offer: the destination does not keep that for as long as a turn may take.
         let paths = held.iter().map(|held| held.path.as_path());
-        let turns = self.dispatch.sends(&self.site.config(), paths);
+        let turns = self.dispatch.turns.sends(&self.site.config(), paths);
         let turns = match had(turns).await {
             Ok(turns) => turns,
             Err(trouble) => {

@@ -7,8 +7,8 @@
 use super::fetch::FetchReport;
 use super::incoming::Incoming;
 use super::offer::{Arrived, Wants};
-use super::pieces::read_file;
 use super::submit::{Accepted, Submission, submit};
+use super::turns::read_file;
 use super::why::{Place, Why, WhyList};
 use super::{Dispatch, Progress, lock, wants};
 use crate::api::{Allow, Asked, Detail, Given, Named, Problem, Routes};
@@ -527,7 +527,7 @@ impl Dispatch {
             if files.is_empty() {
                 continue;
             }
-            let (turns, spool) = (self.turns(config, &spool.folder), [spool.clone()]);
+            let (turns, spool) = (self.turns.reads(config, &spool.folder), [spool.clone()]);
             let look = move || {
                 files.retain(|(file, name)| lies_aside(&spool, name, file.0));
                 files
@@ -646,7 +646,7 @@ mod tests {
         let daemon = Daemon::start(&file, Clock::system()).await.unwrap();
         daemon.end(Duration::ZERO).await;
         let dispatch = Dispatch::new(&daemon.site, &Arc::default());
-        let turns = dispatch.turns(&config, &hung);
+        let turns = dispatch.turns.reads(&config, &hung);
         let all = u32::try_from(turns.available_permits()).unwrap();
         let _held = turns.acquire_many_owned(all).await.unwrap();
         let [own, other] = ["hung/x", "well/x"].map(|name| [(FileId(1), name.to_owned())]);

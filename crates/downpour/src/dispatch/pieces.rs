@@ -3,14 +3,12 @@
 //! Who may: a site whose `[[remote]]` says `pull = true`. What: a file of the catalog with a replica here, by origin, name,
 //! version and digest. Whether the bytes are the right ones is for the asker to find out: it knows the digest.
 
-use super::load::{folder_of, open_folders};
-use super::offer::Trouble;
 use super::sites::asker;
-use super::{Dispatch, Turns, lock};
+use super::turns::read_file;
+use super::{Dispatch, lock};
 use crate::api::{Allow, Given, Problem, Routes, Who};
 use crate::object::open_file;
-use crate::session::SendTurns;
-use crate::site::{Config, Fault, Remote, Site, blocking};
+use crate::site::{Remote, Site};
 use axum::Extension;
 use axum::body::Body;
 use axum::extract::State;
@@ -20,14 +18,11 @@ use downpour_catalog::{ErrorClass, ReplicaState};
 use downpour_proto::{BlockKind, Rate};
 use downpour_transport::blocked;
 use downpour_transport::control::{PullBudget, Visitor};
-use futures_util::future::try_join_all;
 use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::io::{self, Read as _};
 use std::os::unix::fs::FileExt as _;
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
 use tokio::sync::Semaphore;
 use utoipa::{OpenApi, ToSchema};
 
@@ -36,23 +31,6 @@ pub(super) const PIECE_LEN_MAX: u64 = 4 << 20;
 
 /// Bytes that are read at a time of a file that somebody downloads.
 const READ_LEN: usize = 1 << 18;
-
-/// Files of a folder that are opened, or read, for others at once, a thread each.
-const READS_MAX: usize = 8;
-
-/// Offers to a folder, and submissions from one, that are looked at at once, a thread each at most.
-const LOOKS_MAX: usize = 4;
-
-/// Sessions that read in a folder at once, also those that hang there after their batch was given up. Each has threads of its own, and
-/// four of tokio's at most.
-const SENDS_MAX: usize = 64;
-
-/// How long a batch waits for its turns, and keeps its place from others meanwhile.
-const SEND_WAIT: Duration = Duration::from_secs(60);
-
-/// Folders that have turns of their own; the others share some. With reads and looks these are three quarters of tokio's 512 threads for
-/// what may block.
-const FOLDERS_MAX: usize = 32;
 
 /// Some bytes of a file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -129,7 +107,7 @@ async fn piece(
     if piece.start.checked_add(piece.len).is_none_or(|end| end > size) {
         return Err(Problem::bad_request("the file ends before", "ask for bytes within it"));
     }
-    let turns = dispatch.turns(&site.config(), &path);
+    let turns = dispatch.turns.reads(&site.config(), &path);
     let config = site.config();
     let open = move || if config.is_own(&path) { Ok(None) } else { open_file(&path) };
     let file = read_file(&turns, open).await?.ok().flatten().ok_or_else(gone)?;
@@ -151,46 +129,7 @@ struct Holding {
     visitor: Visitor,
 }
 
-/// Opens or reads a file for others, where that may block, once it is its turn. The turn ends with the work, though who asked
-/// may wait no longer: a disk that does not answer holds so few threads, however often it is asked.
-pub(super) async fn read_file<T: Send + 'static>(
-    turns: &Arc<Semaphore>,
-    read: impl FnOnce() -> T + Send + 'static,
-) -> Result<T, Fault> {
-    let turn = turns.clone().acquire_owned().await.expect("it is never closed");
-    blocking(move || {
-        let _turn = turn;
-        Ok(read())
-    })
-    .await
-}
-
 impl Dispatch {
-    /// The turns to read what lies in the same configured folder.
-    pub(super) fn turns(&self, config: &Config, path: &Path) -> Arc<Semaphore> {
-        turns_in(&self.reads, READS_MAX, config, path)
-    }
-
-    /// The turns to look at what is offered to a folder, or submitted from it: who reads what lies there does not wait for them.
-    pub(super) fn looks(&self, config: &Config, folder: &Path) -> Arc<Semaphore> {
-        turns_in(&self.looks, LOOKS_MAX, config, folder)
-    }
-
-    /// The turns to send what lies at these paths, one for each configured folder: who reads it for others does not wait for them.
-    pub(super) fn sends<'a>(
-        &self,
-        config: &Config,
-        paths: impl Iterator<Item = &'a Path>,
-    ) -> Vec<Arc<Semaphore>> {
-        let mut all: Vec<Arc<Semaphore>> = Vec::new();
-        for turns in paths.map(|path| turns_in(&self.sends, SENDS_MAX, config, path)) {
-            if !all.iter().any(|known| Arc::ptr_eq(known, &turns)) {
-                all.push(turns);
-            }
-        }
-        all
-    }
-
     /// What a site may fetch from here now.
     fn budget(&self, remote: &Remote) -> Arc<PullBudget> {
         let batches = lock(&self.links).get(remote.name()).map_or(0, |link| link.active);
@@ -203,28 +142,6 @@ impl Dispatch {
         }
         budget
     }
-}
-
-/// A turn of each of these, to be kept until nothing is read any more. Where they do not come in time others have the place.
-pub(super) async fn had(turns: Vec<Arc<Semaphore>>) -> Result<SendTurns, Trouble> {
-    let all = try_join_all(turns.into_iter().map(Semaphore::acquire_owned));
-    let Ok(all) = tokio::time::timeout(SEND_WAIT, all).await else {
-        let what = format!(
-            "{SENDS_MAX} sessions read below its folder: see to the disk there if it hangs, or lower `active` of [transfer]"
-        );
-        return Err(Trouble::new(ErrorClass::OutOfResources, what));
-    };
-    Ok(Arc::new(all.expect("none is ever closed")))
-}
-
-/// The turns in the configured folder where this lies. A disk that does not answer holds up its own folder.
-fn turns_in(turns: &Turns, most: usize, config: &Config, path: &Path) -> Arc<Semaphore> {
-    let mut folder = folder_of(&open_folders(config), path);
-    let mut turns = lock(turns);
-    if turns.len() >= FOLDERS_MAX && !turns.contains_key(&folder) {
-        folder = PathBuf::new();
-    }
-    turns.entry(folder).or_insert_with(|| Arc::new(Semaphore::new(most))).clone()
 }
 
 /// Read with the leave of who shares the link.
@@ -279,85 +196,8 @@ pub(super) fn whole(
 
 #[cfg(test)]
 mod tests {
-    use super::{FOLDERS_MAX, READS_MAX, SEND_WAIT, SENDS_MAX, had, read_file};
-    use crate::dispatch::{Dispatch, lock, now};
-    use crate::site::{Clock, Config, Daemon, RemoteSection};
-    use downpour_catalog::ErrorClass;
+    use crate::site::RemoteSection;
     use downpour_proto::Rate;
-    use std::path::Path;
-    use std::sync::{Arc, Barrier};
-    use std::time::Duration;
-    use tokio::task::JoinSet;
-
-    /// What a site that gives files of these folders out has for them, and its configuration.
-    async fn giving_out(folders: &str) -> (Dispatch, Arc<Config>) {
-        let folder = tempfile::tempdir().unwrap();
-        let file = folder.path().join("site.toml");
-        let text = format!(
-            "[site]\nname = 'a'\n[api]\nlisten = '127.0.0.1:0'\n[transfer]\nfolders = [{folders}]"
-        );
-        std::fs::write(&file, text).unwrap();
-        let daemon = Daemon::start(&file, Clock::system()).await.unwrap();
-        daemon.end(Duration::ZERO).await;
-        (Dispatch::new(&daemon.site, &Arc::default()), daemon.site.config())
-    }
-
-    #[tokio::test]
-    async fn a_disk_that_does_not_answer_has_few_threads_and_holds_up_no_other_folder() {
-        let (dispatch, config) = giving_out("'/hung', '/well'").await;
-        let [hung, well] = ["/hung/a", "/well/a"].map(|a| dispatch.turns(&config, a.as_ref()));
-        assert!(!Arc::ptr_eq(&hung, &well), "or it would be waited for without end");
-        let disk = Arc::new(Barrier::new(READS_MAX + 1));
-        let mut reads = JoinSet::new();
-        for _ in 0..2 * READS_MAX {
-            let (hung, disk) = (hung.clone(), disk.clone());
-            reads.spawn(async move { read_file(&hung, move || disk.wait()).await });
-        }
-        while hung.available_permits() > 0 {
-            tokio::task::yield_now().await;
-        }
-        reads.shutdown().await;
-        assert_eq!(hung.available_permits(), 0, "each is at the disk still");
-        read_file(&well, || ()).await.unwrap();
-        tokio::task::spawn_blocking(move || disk.wait()).await.unwrap();
-        read_file(&hung, || ()).await.unwrap();
-    }
-
-    #[tokio::test]
-    async fn each_configured_folder_has_turns_of_its_own_and_what_lies_elsewhere_shares_some() {
-        let named: Vec<String> = (0..FOLDERS_MAX).map(|n| format!("'/data/{n}'")).collect();
-        let (dispatch, config) = giving_out(&format!("'/data', {}", named.join(", "))).await;
-        let turns = |path: &str| dispatch.turns(&config, path.as_ref());
-        let is_one = |a: &str, b: &str| Arc::ptr_eq(&turns(a), &turns(b));
-        assert!(is_one("/data/0/a", "/data/0/b/c") && is_one("/x", "/y"));
-        assert!(!is_one("/data/0/a", "/data/1/a") && !is_one("/data/0/a", "/data/a"));
-        assert!(!is_one("/data/1/a", "/data/12/a") && !is_one("/data/a", "/x"));
-        for n in 0..FOLDERS_MAX {
-            turns(&format!("/data/{n}/a"));
-        }
-        assert_eq!(lock(&dispatch.reads).len(), FOLDERS_MAX);
-        assert!(is_one(&format!("/data/{}/a", FOLDERS_MAX - 1), "/x"), "there is room for no more");
-    }
-
-    #[tokio::test]
-    async fn a_batch_has_a_turn_in_each_folder_that_its_files_lie_in() {
-        let (dispatch, config) = giving_out("'/hung', '/well'").await;
-        let sends = |paths: &[&str]| dispatch.sends(&config, paths.iter().map(Path::new));
-        let both = sends(&["/hung/a", "/hung/b", "/well/a"]);
-        let hung = sends(&["/hung/c"]);
-        assert!(both.len() == 2 && Arc::ptr_eq(&both[0], &hung[0]) && hung.len() == 1);
-        assert_eq!(hung[0].available_permits(), SENDS_MAX);
-        assert!(!Arc::ptr_eq(&hung[0], &dispatch.turns(&config, "/hung/c".as_ref())));
-        let all = hung[0].clone().acquire_many_owned(SENDS_MAX as u32).await.unwrap();
-        tokio::time::pause();
-        let begun = now();
-        let trouble = had(both.clone()).await.unwrap_err();
-        assert_eq!(trouble.class(), ErrorClass::OutOfResources);
-        assert_eq!((now() - begun).as_secs(), SEND_WAIT.as_secs());
-        assert_eq!(both[1].available_permits(), SENDS_MAX, "it keeps none from others");
-        drop(all);
-        assert_eq!(had(both).await.unwrap().len(), 2);
-    }
 
     #[test]
     fn batches_and_what_is_fetched_share_a_rate() {

@@ -9,6 +9,7 @@ use super::offer::{
 };
 use super::people::{BatchReport, TransferReport, transfer_here};
 use super::room::LANES_MAX;
+use super::turns::in_turn;
 use super::{Dispatch, here, lock, wants};
 use crate::api::{Allow, Asked, Given, Named, Problem, Routes, Who};
 use crate::site::{Fault, Remote, Site, Wish};
@@ -20,19 +21,15 @@ use downpour_catalog::ErrorClass;
 use futures_util::future::join_all;
 use serde::Deserialize;
 use std::collections::{HashMap, HashSet};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
-use tokio::sync::Semaphore;
-use tokio::time::timeout_at;
 use utoipa::{IntoParams, OpenApi};
 
 /// Batches that are known at once, ended ones included, whose receipts take memory: a megabyte at most each. What was told makes
 /// way for what is offered.
 const KNOWN_MAX: usize = 256;
-/// How long who asks waits for his turn, the disk of a folder and the catalog: less than he waits for the answer.
-const LOOK_TIME: Duration = Duration::from_secs(25);
 /// Longest wait for a batch's end in one answer.
 const WAIT_MAX_S: u64 = 20;
 
@@ -87,7 +84,7 @@ async fn offer(
     dispatch.forget_old();
     if !make_room(&mut lock(&dispatch.incoming)) {
         let what = format!("{KNOWN_MAX} batches are known already");
-        return Err(busy(what, "offer it later"));
+        return Err(Problem::busy(what, "offer it later"));
     }
     let (folder, id) = (site.config().inbox_of(&remote.section), offer.batch.clone());
     let judged = look(&site, &dispatch, folder.clone(), offer).await?;
@@ -108,7 +105,7 @@ async fn look(
     folder: PathBuf,
     offer: Offer,
 ) -> Result<Judged, Problem> {
-    let (turns, at) = (dispatch.looks(&site.config(), &folder), folder.clone());
+    let (turns, at) = (dispatch.turns.looks(&site.config(), &folder), folder.clone());
     let (site, dispatch) = (site.clone(), dispatch.clone());
     let judged = async move {
         let (folder, id) = (may_receive(&site, folder).await?, offer.batch.clone());
@@ -117,32 +114,6 @@ async fn look(
         Ok::<_, Fault>(judged)
     };
     in_turn(turns, &at, judged).await
-}
-
-/// Looks at what is below this path, whose disk may not answer. Then few such looks are under way, however often somebody asks, and each
-/// is told so while he still waits.
-pub(super) async fn in_turn<T: Send + 'static>(
-    turns: Arc<Semaphore>,
-    at: &Path,
-    look: impl Future<Output = Result<T, Fault>> + Send + 'static,
-) -> Result<T, Problem> {
-    let (until, waited) = (tokio::time::Instant::now() + LOOK_TIME, LOOK_TIME.as_secs());
-    let at = at.display();
-    let Ok(turn) = timeout_at(until, turns.acquire_owned()).await else {
-        let what = format!("{at} was busy with other requests for {waited} s");
-        return Err(busy(what, "try later; if that lasts, see to its disk"));
-    };
-    let turn = turn.expect("it is never closed");
-    let looked = tokio::spawn(async move {
-        // It ends with the work, though nobody may wait for that any more.
-        let _turn = turn;
-        look.await
-    });
-    let Ok(looked) = timeout_at(until, looked).await else {
-        let what = format!("{at} or the catalog has not answered within {waited} s");
-        return Err(busy(what, "see to its disk and to the catalog, and try again"));
-    };
-    Ok(looked.map_err(Fault::from)??)
 }
 
 /// Whether one more batch may be known. Those that were told make room for it, the oldest first: whose source has lost the
@@ -179,10 +150,8 @@ async fn begin(
     }
     if !incoming.begun.load(Ordering::SeqCst) {
         let arriving = dispatch.arrivals.begin().ok_or_else(|| ending(&site))?;
-        let lane = incoming
-            .lane(&dispatch.room)
-            .await?
-            .ok_or_else(|| busy(format!("{LANES_MAX} batches arrive already"), "try later"))?;
+        let full = || Problem::busy(format!("{LANES_MAX} batches arrive already"), "try later");
+        let lane = incoming.lane(&dispatch.room).await?.ok_or_else(full)?;
         // A repeated question begins nothing twice; one that was broken off while it waited for a lane begins nothing.
         if !incoming.begun.swap(true, Ordering::SeqCst) {
             let (site, incoming) = (site.clone(), incoming.clone());
@@ -212,12 +181,8 @@ fn broken(items: &[Arrived]) -> Option<&Trouble> {
 
 /// Nothing begins to arrive.
 fn ending(site: &Site) -> Problem {
-    busy(format!("the service `dispatch` of {} ends, or was ended", site.name), "offer it later")
-}
-
-fn busy(what: impl Into<String>, todo: &str) -> Problem {
-    let busy = Problem::new(StatusCode::SERVICE_UNAVAILABLE, "busy", what, todo);
-    busy.of_class(ErrorClass::OutOfResources)
+    let what = format!("the service `dispatch` of {} ends, or was ended", site.name);
+    Problem::busy(what, "offer it later")
 }
 
 #[derive(Debug, Deserialize, IntoParams)]
@@ -297,7 +262,7 @@ impl Dispatch {
         for incoming in earlier {
             if !incoming.give_up().await {
                 let what = "an earlier batch with some of these files has not ended yet";
-                return Err(busy(what, "offer them later"));
+                return Err(Problem::busy(what, "offer them later"));
             }
         }
         Ok(())
@@ -354,10 +319,10 @@ mod tests {
             look(&site, &dispatch, inbox.clone(), offer).await.map(|judged| judged.said.len())
         };
         // Who reads there has no turn that an offer needs.
-        let _reads = all(dispatch.turns(&site.config(), &inbox));
+        let _reads = all(dispatch.turns.reads(&site.config(), &inbox));
         assert_eq!(looked().await.unwrap(), 1);
         // Earlier ones have all that there are.
-        let held = all(dispatch.looks(&site.config(), &inbox));
+        let held = all(dispatch.turns.looks(&site.config(), &inbox));
         tokio::time::pause();
         let busy = looked().await.unwrap_err();
         assert_eq!(busy.class(), Some(ErrorClass::OutOfResources));

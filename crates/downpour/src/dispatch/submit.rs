@@ -5,10 +5,11 @@
 //! or after they were given up, it is the next version of each.
 
 use super::Dispatch;
+use super::folders::OpenFolders;
 use super::offer::{Refusal, Trouble};
 use super::policy::source_class;
 use super::route::{PRIORITY, check_into, rule_name};
-use super::sites::in_turn;
+use super::turns::in_turn;
 use crate::api::Problem;
 use crate::site::{Config, Fault, Site, blocking, is_own, real};
 use crate::spool::Template;
@@ -18,7 +19,6 @@ use downpour_catalog::{
 };
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeSet, HashSet};
-use std::io;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -154,7 +154,7 @@ pub(super) async fn submit(
     };
     let (wish, config) = (Arc::new(wish), site.config());
     let at = wish.paths.get(wish.begins().unwrap_or(0)).map_or(Path::new(""), Path::new);
-    let turns = dispatch.looks(&config, at);
+    let turns = dispatch.turns.looks(&config, at);
     let (of, wished) = (site.clone(), wish.clone());
     let found = in_turn(turns, at, blocking(move || Ok(find(&of, &wished)))).await?;
     let site = site.clone();
@@ -288,36 +288,10 @@ fn settle<'a>(
     Ok(())
 }
 
-/// The folders that may be read, with what is put before the names of files in them.
-fn open_folders(config: &Config) -> Vec<(PathBuf, String)> {
-    let spools = config.spool.iter().map(|spool| (spool.folder.clone(), spool.prefix.clone()));
-    let folders = config.transfer.folders.iter();
-    let folders = folders.map(|folder| (config.path(folder), String::new()));
-    spools.chain(folders).collect()
-}
-
-/// The innermost open folder in which a path lies that leads to `place`, as `real` has it, and what is put before names in it. A folder
-/// may not answer: others than those that the path itself names are asked only if it is in none of these.
-fn folder_above(
-    open: &[(PathBuf, String)],
-    (path, place): (&Path, &Path),
-    real: impl Fn(&Path) -> io::Result<PathBuf>,
-) -> Option<(PathBuf, String)> {
-    let (named, others): (Vec<_>, Vec<_>) =
-        open.iter().partition(|(folder, _)| path.starts_with(folder));
-    [named, others].into_iter().find_map(|folders| {
-        let holding = folders.into_iter().filter_map(|(folder, prefix)| {
-            let folder = real(folder).ok().filter(|folder| place.starts_with(folder))?;
-            Some((folder, prefix.clone()))
-        });
-        holding.max_by_key(|(folder, _)| folder.as_os_str().len())
-    })
-}
-
 /// The files below some paths, in the order of their names, so that it can go on where it ended. Links in a path are
 /// followed, once: what counts is where it lies; those below it are not.
 struct Walk {
-    open: Vec<(PathBuf, String)>,
+    open: OpenFolders,
     paths: Vec<String>,
     /// Which path comes next.
     next: usize,
@@ -338,7 +312,7 @@ impl Walk {
         let place = after.and_then(|place| place.split_once(':'));
         let (next, resume) =
             place.map_or((0, None), |(number, name)| (number.parse().unwrap_or(0), Some(name)));
-        let (open, above, folders) = (open_folders(config), Default::default(), Vec::new());
+        let (open, above, folders) = (OpenFolders::of(config), Default::default(), Vec::new());
         let (paths, resume) = (paths.to_vec(), resume.map(str::to_owned));
         let state = real(&config.state());
         Self { open, paths, next, resume, after: None, state, above, folders }
@@ -381,7 +355,7 @@ impl Walk {
             return accepted.refuse(path, ErrorClass::SourceRefused, OF_STATE);
         }
         let ends = (Path::new(path), place.as_path());
-        let Some(above) = folder_above(&self.open, ends, |folder| folder.canonicalize()) else {
+        let Some(above) = self.open.above(ends, Path::canonicalize) else {
             let why = "it is not below a spool or one of [transfer] folders";
             return accepted.refuse(path, ErrorClass::SourceRefused, why);
         };
@@ -452,7 +426,7 @@ pub(super) fn stamp(meta: &std::fs::Metadata) -> i64 {
 
 #[cfg(test)]
 mod tests {
-    use super::{Accepted, Seen, Submission, Walk, folder_above, settle};
+    use super::{Accepted, Seen, Submission, Walk, settle};
     use crate::dispatch::Dispatch;
     use crate::site::{Clock, Daemon};
     use downpour_catalog::{
@@ -460,7 +434,6 @@ mod tests {
         Time, TransferId,
     };
     use std::fs;
-    use std::path::{Path, PathBuf};
     use std::sync::Arc;
     use std::time::Duration;
 
@@ -533,7 +506,7 @@ mod tests {
         let daemon = Daemon::start(path("site.toml").as_ref(), Clock::system()).await.unwrap();
         daemon.end(Duration::ZERO).await;
         let dispatch = Dispatch::new(&daemon.site, &Arc::default());
-        let turns = dispatch.looks(&daemon.site.config(), path("hung").as_ref());
+        let turns = dispatch.turns.looks(&daemon.site.config(), path("hung").as_ref());
         let all = u32::try_from(turns.available_permits()).unwrap();
         let held = turns.acquire_many_owned(all).await.unwrap();
         let submitted = async |name| {
@@ -548,30 +521,6 @@ mod tests {
         tokio::time::resume();
         drop(held);
         assert_eq!(submitted("hung").await, Ok(1));
-    }
-
-    #[test]
-    fn a_folder_that_has_nothing_to_do_with_a_path_is_not_asked_for_it() {
-        let open = ["/hung", "/link", "/here", "/here/in"];
-        let open = open.map(|at| (PathBuf::from(at), String::new()));
-        let real = |folder: &Path| {
-            assert!(!folder.starts_with("/hung"), "it does not answer");
-            Ok(if folder == Path::new("/link") { "/real".into() } else { folder.to_owned() })
-        };
-        let above = |open: &[(PathBuf, String)], path: &str, place: &str| {
-            let above = folder_above(open, (path.as_ref(), place.as_ref()), real);
-            above.map(|(folder, _)| folder.to_str().unwrap().to_owned())
-        };
-        for (path, place, folder) in [
-            ("/here/a", "/here/a", "/here"),
-            ("/here/in/a", "/here/in/a", "/here/in"),
-            ("/link/a", "/real/a", "/real"),
-        ] {
-            assert_eq!(above(&open, path, place).as_deref(), Some(folder), "{path}");
-        }
-        let others = &open[1..];
-        assert_eq!(above(others, "/by/a", "/here/a").as_deref(), Some("/here"));
-        assert_eq!(above(others, "/here/out", "/etc"), None);
     }
 
     #[test]

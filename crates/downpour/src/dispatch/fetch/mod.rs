@@ -555,8 +555,7 @@ impl Dispatch {
         }
         if open().count() >= OPEN_MAX {
             let what = format!("{OPEN_MAX} files are being fetched");
-            let busy = Problem::new(StatusCode::SERVICE_UNAVAILABLE, "busy", what, "ask later");
-            return Err(busy.of_class(ErrorClass::OutOfResources));
+            return Err(Problem::busy(what, "ask later"));
         }
         report.id = now.0;
         while known.contains_key(&report.id) {

@@ -16,7 +16,7 @@ use crate::dispatch::offer::OfferItem;
 use crate::dispatch::pieces::Piece;
 use crate::dispatch::record::record;
 use crate::dispatch::room::Promise;
-use crate::dispatch::sites::in_turn;
+use crate::dispatch::turns::in_turn;
 use crate::dispatch::{Dispatch, lock};
 use crate::object::{Claim, Digest, copy_across, open_in, rename_new};
 use crate::receipt::{digests_of, forget_beneath};
@@ -154,7 +154,7 @@ pub(super) async fn ready(
 ) -> Result<Ready, Problem> {
     let config = site.config();
     let (of, inbox) = (site.clone(), config.path(&config.transfer.inbox));
-    let (turns, at) = (dispatch.looks(&config, &inbox), inbox.clone());
+    let (turns, at) = (dispatch.turns.looks(&config, &inbox), inbox.clone());
     let folder = in_turn(turns, &at, async move { may_receive(&of, inbox).await }).await?;
     let template = crate::spool::Template::default();
     let facts = crate::spool::Facts {

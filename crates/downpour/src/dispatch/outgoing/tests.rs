@@ -185,7 +185,7 @@ async fn what_has_no_turn_is_not_offered_and_nobody_is_blamed() {
     let (site, held) = (to_nowhere(folder.path()).await, vec![Held::example("f")]);
     let mut outgoing = outgoing(&site, &held);
     tokio::time::pause();
-    let turns = outgoing.dispatch.sends(&site.config(), [Path::new("f")].into_iter());
+    let turns = outgoing.dispatch.turns.sends(&site.config(), [Path::new("f")].into_iter());
     let all = turns[0].available_permits() as u32;
     let all = turns[0].clone().acquire_many_owned(all).await.unwrap();
     let (delivered, broken) = outgoing.run(held.clone()).await.unwrap();
