@@ -155,7 +155,7 @@ impl Access {
         let mut answer = self.caller.call_with(&headers, "GET", &path, &[]).await?;
         if answer.status != 200 {
             let status = answer.status;
-            return read_answer(status, &answer.whole(ANSWER_LEN_MAX).await?);
+            return Err(refusal(status, &answer.whole(ANSWER_LEN_MAX).await?));
         }
         let (mut text, mut id) = (Vec::new(), None);
         let silent = |_| RemoteError::TimedOut(format!("nothing heard for {SILENCE_MAX:?}"));
@@ -186,9 +186,7 @@ impl Access {
             return Ok(answer);
         }
         let status = answer.status;
-        Err(read_answer::<()>(status, &answer.whole(ANSWER_LEN_MAX).await?)
-            .err()
-            .unwrap_or_else(|| RemoteError::Lost(format!("HTTP status {status}"))))
+        Err(refusal(status, &answer.whole(ANSWER_LEN_MAX).await?))
     }
 
     async fn ask<T: DeserializeOwned>(
@@ -247,8 +245,7 @@ impl BytesLine {
         while have < text.len() {
             have += self.0.some(&mut text[have..]).await?;
         }
-        let refused = read_answer(head.status, &text);
-        Err(refused.map_or_else(|error| error, |()| RemoteError::Lost("an odd answer".to_owned())))
+        Err(refusal(head.status, &text))
     }
 
     /// Some of its bytes, at least one.
@@ -268,13 +265,17 @@ fn json(body: &impl Serialize) -> Result<Vec<u8>, RemoteError> {
 
 /// What an answer says; no is an error.
 fn read_answer<T: DeserializeOwned>(status: u16, body: &[u8]) -> Result<T, RemoteError> {
-    if (200..300).contains(&status) {
-        let odd = |error: serde_json::Error| RemoteError::Lost(format!("the answer: {error}"));
-        return serde_json::from_slice(body).map_err(odd);
+    if !(200..300).contains(&status) {
+        return Err(refusal(status, body));
     }
+    serde_json::from_slice(body).map_err(|error| RemoteError::Lost(format!("the answer: {error}")))
+}
+
+/// What an answer says that is no.
+fn refusal(status: u16, body: &[u8]) -> RemoteError {
     match serde_json::from_slice::<Problem>(body) {
-        Ok(problem) => Err(RemoteError::Refused(Box::new(problem))),
-        Err(_) => Err(RemoteError::Lost(format!("HTTP status {status} without a reason"))),
+        Ok(problem) => RemoteError::Refused(Box::new(problem)),
+        Err(_) => RemoteError::Lost(format!("HTTP status {status} without a reason")),
     }
 }
 

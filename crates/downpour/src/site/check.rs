@@ -8,8 +8,9 @@
 //! Each step tells all that it finds; the next comes when the one before found nothing.
 
 use super::config::{Config, FILE_BYTES_MAX, TABLES};
+use super::own::INBOX;
 use super::section::{Complaint, Key, Need, Table};
-use crate::spool::{After, RuleSection, SpoolSection};
+use crate::spool::RuleSection;
 use downpour_catalog::CatalogUrl;
 use rustix::fs::OFlags;
 use serde::Deserialize as _;
@@ -105,24 +106,8 @@ impl Config {
     /// The inboxes that cannot take what is to come into them, or are not those that were received into before, the folders of `after` that
     /// cannot, and the spools and open folders that cannot be read. A spool may be on a file system that is for reading only.
     fn unusable_folders(&self) -> Vec<Complaint> {
-        let inboxes = self.remote.iter().enumerate().map(|(index, remote)| {
-            let own = remote.folder.is_some().then(|| format!("remote.{index}.folder"));
-            (own.unwrap_or_else(|| "transfer.inbox".to_owned()), self.inbox_of(remote), true)
-        });
-        let spool = |(index, spool): (usize, &SpoolSection)| {
-            (format!("spool.{index}.folder"), self.path(&spool.folder), false)
-        };
-        let open =
-            self.transfer.folders.iter().enumerate().map(|(index, folder)| {
-                (format!("transfer.folders.{index}"), self.path(folder), false)
-            });
-        let after = self.rule.iter().enumerate().filter_map(|(index, rule)| match &rule.after {
-            After::Move(folder) => Some((format!("rule.{index}.after"), folder.clone(), true)),
-            After::Keep | After::Delete => None,
-        });
-        let spools = self.spool.iter().enumerate().map(spool);
-        let mut all: Vec<_> = inboxes.chain(spools).chain(open).chain(after).collect();
-        all.dedup();
+        let is_received_into = self.remote.iter().any(|remote| remote.folder.is_none());
+        let all = self.named_folders().filter(|(at, ..)| at != INBOX || is_received_into);
         let wrong = |(at, folder, is_inbox): (String, PathBuf, bool)| {
             if is_inbox && let Err(strange) = self.knows_inbox(&folder) {
                 return Some(Complaint::new(at, strange.what, strange.todo));
@@ -137,7 +122,7 @@ impl Config {
             let todo = format!("name a folder {todo}, or make it one; check as that user");
             Some(Complaint::new(at, what, todo))
         };
-        all.into_iter().filter_map(wrong).collect()
+        all.filter_map(wrong).collect()
     }
 
     /// The state folder, if nothing can be made in it.
@@ -323,14 +308,10 @@ fn unknown_and_missing(text: &str, root: &DeTable<'_>) -> Vec<Flaw> {
                     }
                 }
             }
-            (_, many) => {
-                let form = if many {
-                    format!("[[{name}]]", name = table.name)
-                } else {
-                    format!("[{}]", table.name)
-                };
+            _ => {
                 let what = format!("`{}` is a section", table.name);
-                flaws.push(Flaw::at(text, Some(name.span()), what, format!("write it as {form}")));
+                let todo = format!("write it as {}", table.heading());
+                flaws.push(Flaw::at(text, Some(name.span()), what, todo));
             }
         }
     }
@@ -469,12 +450,7 @@ mod tests {
     fn all_defaults_and_samples_can_be_read() {
         let mut text = String::new();
         for table in TABLES {
-            let head = if table.many {
-                format!("[[{}]]\n", table.name)
-            } else {
-                format!("[{}]\n", table.name)
-            };
-            text += &head;
+            text += &format!("{}\n", table.heading());
             // With `from` a rule is for arrivals, and the spool beside it would have none.
             for key in table.keys.iter().filter(|key| (table.name, key.name) != ("rule", "from")) {
                 assert!(!key.about.is_empty() && !key.value.is_empty(), "{}", key.name);

@@ -6,7 +6,7 @@
 use super::access::{TOKEN_FILE, address_of};
 use super::config::{Config, RemoteSection, TABLES, is_name};
 use super::replace::{lock, replace};
-use super::section::{Need, Table};
+use super::section::Need;
 use super::{Clock, Role, TokenError, Tokens};
 use crate::units::HostPort;
 use downpour_transport::identity::{Identity, IdentityError, PublicKey};
@@ -248,7 +248,7 @@ fn config_text(said: &[(&str, &str, String)]) -> String {
         // A section that may stand several times begins when it is wanted.
         let shown =
             |line: String| if table.many { format!("# {line}\n") } else { format!("{line}\n") };
-        text += &shown(heading(table));
+        text += &shown(table.heading());
         for key in table.keys {
             for line in key.about {
                 text += &format!("# {}\n", line.trim());
@@ -264,10 +264,6 @@ fn config_text(said: &[(&str, &str, String)]) -> String {
         }
     }
     text
-}
-
-fn heading(table: &Table) -> String {
-    if table.many { format!("[[{}]]", table.name) } else { format!("[{}]", table.name) }
 }
 
 fn write_new(path: &Path, text: &str, mode: u32) -> Result<(), InitError> {

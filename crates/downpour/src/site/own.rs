@@ -20,6 +20,9 @@ use std::path::{Component, Path, PathBuf};
 const FOLDERS: [&str; 5] =
     [DigestBook::FOLDER, mirror::FOLDER, report::FOLDER, FETCHES, steering::FOLDER];
 
+/// Where the inbox is named that is for all.
+pub(super) const INBOX: &str = "transfer.inbox";
+
 /// Whether a path is the state folder, or leads into what the daemon keeps there: files, and folders of its own.
 pub(crate) fn is_own(state: &Path, path: &Path) -> bool {
     let Ok(within) = path.strip_prefix(state) else { return false };
@@ -61,10 +64,8 @@ impl Config {
     /// The folders by which others would have what is this site's own: its state, and in a spool also what it receives. They are
     /// taken as `look` has them.
     pub(super) fn folders_over_own(&self, look: impl Fn(&Path) -> PathBuf) -> Vec<Complaint> {
-        let mut found: Vec<_> = self.named_folders().collect();
-        found.dedup();
         let states = [real(&self.state()), self.state()];
-        let over_state = |(at, folder): (String, PathBuf)| {
+        let over_state = |(at, folder, _): (String, PathBuf, bool)| {
             let folder = look(&folder);
             let state = states.iter().find(|state| exposes(state, &folder))?;
             let what = match state.starts_with(&folder) {
@@ -80,27 +81,31 @@ impl Config {
             let todo = "name a folder that neither holds the state folder nor is one of the daemon's in it";
             Some(Complaint::new(at, what, todo))
         };
-        let mut wrong: Vec<_> = found.into_iter().filter_map(over_state).collect();
+        let mut wrong: Vec<_> = self.named_folders().filter_map(over_state).collect();
         wrong.extend(self.spools_over_inboxes(look));
         wrong
     }
 
-    /// Folders that files are taken from or go to, and where they are named.
-    fn named_folders(&self) -> impl Iterator<Item = (String, PathBuf)> {
-        let spools = self.spool.iter().enumerate();
-        let spools = spools.map(|(index, of)| (format!("spool.{index}.folder"), of.folder.clone()));
-        let open = self.transfer.folders.iter().enumerate();
-        let open = open.map(|(index, of)| (format!("transfer.folders.{index}"), self.path(of)));
+    /// Folders that files are taken from or go to: where they are named, and whether files go there.
+    pub(super) fn named_folders(&self) -> impl Iterator<Item = (String, PathBuf, bool)> {
+        let inbox = (INBOX.to_owned(), self.path(&self.transfer.inbox), true);
         let inboxes = self.remote.iter().enumerate().filter_map(|(index, remote)| {
             let folder = remote.folder.as_ref()?;
-            Some((format!("remote.{index}.folder"), self.path(folder)))
+            Some((format!("remote.{index}.folder"), self.path(folder), true))
         });
-        let inbox = ("transfer.inbox".to_owned(), self.path(&self.transfer.inbox));
+        let spools =
+            self.spool.iter().enumerate().map(|(index, spool)| {
+                (format!("spool.{index}.folder"), spool.folder.clone(), false)
+            });
+        let open =
+            self.transfer.folders.iter().enumerate().map(|(index, folder)| {
+                (format!("transfer.folders.{index}"), self.path(folder), false)
+            });
         let after = self.rule.iter().enumerate().filter_map(|(index, rule)| match &rule.after {
-            After::Move(folder) => Some((format!("rule.{index}.after"), folder.clone())),
+            After::Move(folder) => Some((format!("rule.{index}.after"), folder.clone(), true)),
             After::Keep | After::Delete => None,
         });
-        spools.chain(open).chain([inbox]).chain(inboxes).chain(after)
+        [inbox].into_iter().chain(inboxes).chain(spools).chain(open).chain(after)
     }
 
     fn spools_over_inboxes(&self, look: impl Fn(&Path) -> PathBuf) -> Vec<Complaint> {
@@ -234,7 +239,7 @@ mod tests {
                 found.collect::<Vec<_>>().join(" ")
             })
         };
-        let all = "transfer.folders.1 transfer.inbox remote.0.folder rule.0.after";
+        let all = "transfer.inbox remote.0.folder transfer.folders.1 rule.0.after";
         for over in ["state", "", "state/fetches"] {
             assert_eq!(look(over), [all, all], "{over}");
         }

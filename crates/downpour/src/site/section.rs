@@ -30,6 +30,13 @@ pub struct Table {
     pub keys: &'static [Key],
 }
 
+impl Table {
+    /// The line that it begins with.
+    pub(super) fn heading(&self) -> String {
+        if self.many { format!("[[{}]]", self.name) } else { format!("[{}]", self.name) }
+    }
+}
+
 /// A key's description.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Key {
