@@ -6,6 +6,7 @@
 use crate::class::ErrorClass;
 use crate::error::{Error, OpenError};
 use crate::life::{Reason, State};
+use crate::lookup::Called;
 use crate::migrate;
 use crate::place::CatalogUrl;
 use crate::record::{
@@ -57,6 +58,14 @@ impl Reader {
         Ok(rows.into_iter().map(file_of).collect::<Result<_, _>>()?)
     }
 
+    /// The file of this name and version.
+    pub fn file_called(&mut self, called: Called<'_>) -> Result<Option<File>, Error> {
+        let (site, name, version) = called;
+        let text = select("file f", "f.name = ? AND f.site = ? AND f.version = ?");
+        let rows = self.sql.query(&text, &[name.into(), site.0.into(), version.into()])?;
+        Ok(rows.into_iter().next().map(file_of).transpose()?)
+    }
+
     /// How many files stand where, without looking at one of them.
     pub fn counts(&mut self) -> Result<Vec<Count>, Error> {
         // PostgreSQL and MySQL sum integers into decimals, which are no type of ours.
@@ -100,6 +109,12 @@ impl Reader {
     pub fn sites(&mut self) -> Result<Vec<(SiteId, String)>, Error> {
         let words = words::all(&mut *self.sql, WordKind::Site)?;
         Ok(words.into_iter().map(|(id, name)| (SiteId(id), name)).collect())
+    }
+
+    /// The site of this name.
+    pub fn site_called(&mut self, name: &str) -> Result<Option<SiteId>, Error> {
+        let site = self.sites()?.into_iter().find(|(_, known)| known == name);
+        Ok(site.map(|(id, _)| id))
     }
 
     /// Names of the rules.

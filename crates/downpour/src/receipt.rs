@@ -248,6 +248,12 @@ impl SignedFileReceipt {
         out
     }
 
+    /// What a catalog keeps of it, with its file.
+    pub(crate) fn kept(&self, file: FileId, at: Time) -> Receipt {
+        let receiver = self.receipt.receiver.as_bytes().to_vec();
+        Receipt { file, receiver, at, signed: self.to_bytes() }
+    }
+
     /// What a catalog takes in for it: a file of that site and rule, with a copy in this place (of a site, with its path there), and
     /// the receipt.
     pub(crate) fn adopted(
@@ -257,7 +263,6 @@ impl SignedFileReceipt {
         at: Time,
     ) -> AdoptedFile {
         let said = &self.receipt;
-        let receiver = said.receiver.as_bytes().to_vec();
         AdoptedFile {
             site,
             name: said.name.clone(),
@@ -268,7 +273,7 @@ impl SignedFileReceipt {
             replicas: vec![place],
             other_content: OtherContent::Refuse,
             origin: Some(Origin { version: said.version, taken_in: said.taken_in }),
-            receipt: Some(Receipt { file: FileId(0), receiver, at, signed: self.to_bytes() }),
+            receipt: Some(self.kept(FileId(0), at)),
         }
     }
 

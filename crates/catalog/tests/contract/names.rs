@@ -180,6 +180,8 @@ pub(crate) fn what_cannot_be_called_that_spoils_nothing(world: &World) {
         assert_eq!(daemon.catalog.site(name), Err(Error::BadWord), "{name:?}");
         assert_eq!(daemon.catalog.rule(name), Err(Error::BadWord), "{name:?}");
     }
+    assert_eq!(world.reader().site_called(&longest).unwrap(), Some(known));
+    assert_eq!(world.reader().site_called("a\0b").unwrap(), None);
     let sites = [(daemon.site, "here".to_owned()), (known, longest)];
     assert_eq!(world.reader().sites().unwrap(), sites);
 }

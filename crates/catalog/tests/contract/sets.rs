@@ -182,6 +182,7 @@ pub(crate) fn files_are_looked_up_in_batches(world: &World) {
     for (name, found) in names.iter().zip(&found) {
         let one = reader.versions(daemon.site, name).unwrap();
         assert_eq!(found.as_ref(), one.first(), "{name}");
+        assert_eq!(reader.file_called((daemon.site, name, 1)).unwrap(), *found, "{name}");
     }
     assert_eq!(found.iter().flatten().count(), 34);
     let ids: Vec<_> = found.iter().flatten().map(|file| file.id).collect();
@@ -189,6 +190,7 @@ pub(crate) fn files_are_looked_up_in_batches(world: &World) {
     assert_eq!(reader.files_called(&[]).unwrap(), []);
     let other = [(daemon.site, "run/0", 2), (SiteId(99), "run/0", 1), (daemon.site, "run/0", 1)];
     let found = reader.files_called(&other).unwrap();
+    assert_eq!(other.map(|called| reader.file_called(called).unwrap()), *found);
     assert_eq!(found.iter().map(Option::is_some).collect::<Vec<_>>(), [false, false, true]);
 }
 

@@ -279,10 +279,10 @@ async fn search(
     let found = site.read(move |reader| {
         let mut query = query;
         if let Some(of) = of {
-            let sites = reader.sites()?;
-            let known = sites.iter().find(|(_, name)| *name == of);
-            let Some((id, _)) = known else { return Ok(Err(of)) };
-            query.site = Some(*id);
+            query.site = reader.site_called(&of)?;
+            if query.site.is_none() {
+                return Ok(Err(of));
+            }
         }
         let page = reader.search(&query, after.as_ref(), limit)?;
         Ok(Ok(FilePage::of(&Names::of(reader)?, &page)))

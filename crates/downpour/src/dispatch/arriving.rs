@@ -231,10 +231,9 @@ impl<'a> Judge<'a> {
             return refuse(ErrorClass::NameRefused, what);
         }
         let known = match self.sites.get(&item.site) {
-            Some(site) => reader.versions(*site, &item.name)?,
-            None => Vec::new(),
+            Some(site) => reader.file_called((*site, &item.name, item.version))?,
+            None => None,
         };
-        let known = known.into_iter().find(|file| file.version == item.version);
         let rule = self.rules.for_arrival(&item.site, &item.name);
         let refuses = rule.is_some_and(|rule| rule.other_content() == OtherContent::Refuse);
         if known.is_none() && refuses && item.version > 1 {

@@ -2,6 +2,7 @@
 
 use super::Dispatch;
 use super::folders::OpenFolders;
+use super::load::place_here;
 use super::pieces::whole;
 use super::turns::read_file;
 use crate::api::{Allow, Named, Problem, Routes};
@@ -12,7 +13,7 @@ use axum::body::Body;
 use axum::extract::State;
 use axum::http::{HeaderMap, HeaderValue, header};
 use axum::response::Response;
-use downpour_catalog::{DigestKind, FileId, ReplicaState};
+use downpour_catalog::{DigestKind, FileId};
 use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;
@@ -40,18 +41,15 @@ async fn content(
     Named(id): Named<i64>,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
-    let (own, config) = (site.name.clone(), site.config());
+    let config = site.config();
+    let configured = config.clone();
     let found = site.read(move |reader| {
         let Some(file) = reader.file(FileId(id))? else { return Ok(None) };
-        let own = reader.sites()?.into_iter().find(|(_, name)| *name == own).map(|(id, _)| id);
-        let replicas = reader.replicas(file.id)?.into_iter();
-        let mine = replicas.filter(|r| Some(r.site) == own && r.state == ReplicaState::Present);
-        let path = mine.map(|replica| config.path(replica.path.as_ref())).next();
+        let path = place_here(reader, file.id, &configured)?;
         Ok(path.map(|path| (path, file.size)).zip(Some(reader.digests(file.id)?)))
     });
     let gone = || Problem::not_found(format!("file {id} is not here"));
     let ((path, size), digests) = found.await?.ok_or_else(gone)?;
-    let config = site.config();
     let turns = dispatch.turns.reads(&config, &path);
     let file = read_file(&turns, move || open_ours(&config, &path)).await?.ok_or_else(gone)?;
     let mut answer = Response::new(Body::from_stream(whole(turns, file)));

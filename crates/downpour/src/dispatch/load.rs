@@ -1,14 +1,16 @@
-//! Claimed files, looked up: where they lie here, what they are called, who has them already.
+//! What is looked up in the catalog of files that are to go: where they lie here, what they are called, who has them already; and how
+//! many are queued.
 
 use super::book::Held;
 use super::route::Route;
-use crate::site::{Config, is_own, real};
+use crate::site::{Config, Site, is_own, real};
 use downpour_catalog::{
-    Claimed, Digest, Error, ErrorClass, FileId, Reader, Receipt, ReplicaState, RuleId, SiteId,
-    State,
+    Claimed, Count, Digest, Error, ErrorClass, FileId, Reader, Receipt, ReplicaState, RuleId,
+    SiteId, State,
 };
 use downpour_transport::identity::PublicKey;
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::path::PathBuf;
 
 /// Names of sites and rules.
 #[derive(Debug, Default)]
@@ -32,6 +34,33 @@ impl Names {
     pub(super) fn rule(&self, id: RuleId) -> &str {
         self.rules.get(&id).map_or("", String::as_str)
     }
+}
+
+/// By what other sites sign, by name.
+pub(super) fn keys(site: &Site) -> HashMap<String, PublicKey> {
+    site.remotes().iter().map(|remote| (remote.name().to_owned(), remote.key())).collect()
+}
+
+/// Files and bytes in the queue, by rule.
+pub(super) fn queue_by_rule(counts: &[Count]) -> BTreeMap<RuleId, (i64, i64)> {
+    let mut queue: BTreeMap<RuleId, (i64, i64)> = BTreeMap::new();
+    for count in counts.iter().filter(|count| count.state == State::Queued) {
+        let sum = queue.entry(count.rule).or_default();
+        *sum = (sum.0 + count.files, sum.1 + count.bytes);
+    }
+    queue
+}
+
+/// Where a file lies here, if it does.
+pub(super) fn place_here(
+    reader: &mut Reader,
+    file: FileId,
+    config: &Config,
+) -> Result<Option<PathBuf>, Error> {
+    let own = reader.site_called(&config.site.name)?;
+    let mut replicas = reader.replicas(file)?.into_iter();
+    let here = replicas.find(|r| Some(r.site) == own && r.state == ReplicaState::Present);
+    Ok(here.map(|replica| config.path(replica.path.as_ref())))
 }
 
 /// What became of claimed files.

@@ -606,9 +606,9 @@ impl Standing {
             return Ok(Vec::new());
         };
         let Some((_, site)) = self.names.get(&node) else { return Ok(Vec::new()) };
-        let (path, receiver) = (said.path.clone(), node.as_bytes().to_vec());
-        let replica = Replica { file, site: *site, path, state: ReplicaState::Present };
-        let kept = Receipt { file, receiver, at: self.book.now(), signed: signed.to_bytes() };
+        let (path, state) = (said.path.clone(), ReplicaState::Present);
+        let replica = Replica { file, site: *site, path, state };
+        let kept = signed.kept(file, self.book.now());
         let delivery = self.delivery(file, &node, DeliveryState::Complete, None);
         if let Some(under) = self.files.get_mut(&key) {
             under.receipted(node, signed);
@@ -623,14 +623,11 @@ impl Standing {
         name: String,
         version: i64,
     ) -> Result<Option<downpour_catalog::File>, Fault> {
-        self.site
-            .read(move |reader| {
-                let names = super::load::Names::read(reader)?;
-                let Some(site) = names.site(&site) else { return Ok(None) };
-                let versions = reader.versions(site, &name)?;
-                Ok(versions.into_iter().find(|file| file.version == version))
-            })
-            .await
+        let found = self.site.read(move |reader| match reader.site_called(&site)? {
+            Some(site) => reader.file_called((site, &name, version)),
+            None => Ok(None),
+        });
+        found.await
     }
 
     fn failure(&mut self, node: PublicKey, key: &str, class: &str, what: String) -> Option<Change> {
@@ -710,16 +707,7 @@ impl Standing {
         let verified = |h: &Held| Next::Verified(of(h).0, of(h).1.receipt.path.clone());
         let held = self.book.step("verified", held, verified).await?;
         let now = self.book.now();
-        let receipt = |h: &Held| {
-            let signed = &of(h).1;
-            let receiver = signed.receipt.receiver.as_bytes().to_vec();
-            Next::Receipted(Receipt {
-                file: h.file.id,
-                receiver,
-                at: now,
-                signed: signed.to_bytes(),
-            })
-        };
+        let receipt = |h: &Held| Next::Receipted(of(h).1.kept(h.file.id, now));
         let held = self.book.step("receipted", held, receipt).await?;
         let totals = &self.dispatch.totals;
         totals.sent_files.fetch_add(held.len() as u64, Ordering::Relaxed);

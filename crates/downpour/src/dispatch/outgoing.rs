@@ -26,7 +26,7 @@ use crate::spool::in_words;
 use crate::ticket::Ticket;
 use crate::units::HostPort;
 use downpour_catalog::{
-    Change, ErrorClass, FileId, Next, Reason, Receipt, Replica, ReplicaState, SiteId, State,
+    Change, ErrorClass, FileId, Next, Reason, Replica, ReplicaState, SiteId, State,
 };
 use downpour_proto::Rng;
 use downpour_transport::control::SessionId;
@@ -464,7 +464,7 @@ impl Outgoing {
         placed: Vec<(Held, SignedFileReceipt)>,
         delivered: &mut Delivered,
     ) -> Result<(), Fault> {
-        let mut receipts = HashMap::new();
+        let mut receipts: HashMap<FileId, SignedFileReceipt> = HashMap::new();
         let mut fresh = Vec::new();
         let mut last = Vec::new();
         let mut others = Vec::new();
@@ -479,11 +479,7 @@ impl Outgoing {
             }
         }
         let now = book.now();
-        let kept = |file: FileId| {
-            let signed: &SignedFileReceipt = &receipts[&file];
-            let receiver = signed.receipt.receiver.as_bytes().to_vec();
-            Receipt { file, receiver, at: now, signed: signed.to_bytes() }
-        };
+        let kept = |file: FileId| receipts[&file].kept(file, now);
         let site = self.destination;
         let path = |file: FileId| receipts[&file].receipt.path.clone();
         let fresh = book.step("sent", fresh, |_| Next::Sent { bytes: 0 }).await?;

@@ -3,6 +3,7 @@
 //! Who may: a site whose `[[remote]]` says `pull = true`. What: a file of the catalog with a replica here, by origin, name,
 //! version and digest. Whether the bytes are the right ones is for the asker to find out: it knows the digest.
 
+use super::load::place_here;
 use super::sites::asker;
 use super::turns::read_file;
 use super::{Dispatch, lock};
@@ -14,7 +15,7 @@ use axum::body::Body;
 use axum::extract::State;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::Response;
-use downpour_catalog::{ErrorClass, ReplicaState};
+use downpour_catalog::ErrorClass;
 use downpour_proto::{BlockKind, Rate};
 use downpour_transport::blocked;
 use downpour_transport::control::{PullBudget, Visitor};
@@ -86,29 +87,21 @@ async fn piece(
             format!("{} version {} of {} is not here", piece.name, piece.version, piece.site);
         Problem::not_found(what).of_class(ErrorClass::FileGone)
     };
-    let (own, config, wanted) = (site.name.clone(), site.config(), piece.clone());
+    let (config, wanted) = (site.config(), piece.clone());
+    let configured = config.clone();
     let found = site.read(move |reader| {
-        let sites = reader.sites()?;
-        let number = |name: &str| sites.iter().find(|(_, n)| n == name).map(|(id, _)| *id);
-        let (Some(origin), Some(own)) = (number(&wanted.site), number(&own)) else {
-            return Ok(None);
-        };
-        let versions = reader.versions(origin, &wanted.name)?.into_iter();
+        let Some(origin) = reader.site_called(&wanted.site)? else { return Ok(None) };
+        let file = reader.file_called((origin, &wanted.name, wanted.version))?;
         let same = |digest: &downpour_catalog::Digest| digest.hex() == wanted.blake3;
-        let mut file = versions.filter(|file| {
-            file.version == wanted.version && file.digest.as_ref().is_some_and(same)
-        });
-        let Some(file) = file.next() else { return Ok(None) };
-        let replicas = reader.replicas(file.id)?.into_iter();
-        let mut mine = replicas.filter(|r| r.site == own && r.state == ReplicaState::Present);
-        Ok(mine.next().map(|replica| (config.path(replica.path.as_ref()), file.size)))
+        let file = file.filter(|file| file.digest.as_ref().is_some_and(same));
+        let Some(file) = file else { return Ok(None) };
+        Ok(place_here(reader, file.id, &configured)?.map(|path| (path, file.size)))
     });
     let (path, size) = found.await?.ok_or_else(gone)?;
     if piece.start.checked_add(piece.len).is_none_or(|end| end > size) {
         return Err(Problem::bad_request("the file ends before", "ask for bytes within it"));
     }
-    let turns = dispatch.turns.reads(&site.config(), &path);
-    let config = site.config();
+    let turns = dispatch.turns.reads(&config, &path);
     let open = move || if config.is_own(&path) { Ok(None) } else { open_file(&path) };
     let file = read_file(&turns, open).await?.ok().flatten().ok_or_else(gone)?;
     let from = Holding { file, turns, dispatch, remote, visitor: visitor.clone() };

@@ -8,15 +8,13 @@ mod page;
 
 use super::fetch::{FetchReport, FetchSource};
 use super::link::{Link, Wanted};
-use super::load::{Names, having, receipts_that_hold};
+use super::load::{Names, having, keys, queue_by_rule, receipts_that_hold};
 use super::route::{Route, is_submitted};
 use super::ways::Way;
 use super::{Dispatch, ReceiverSection, SERVICE, lock};
 use crate::site::{Config, Fault, Site};
 use crate::spool::Rules;
-use downpour_catalog::{
-    Count, Error, ErrorClass, File, FileId, Query, Reason, RuleId, State, Time,
-};
+use downpour_catalog::{Count, Error, ErrorClass, File, FileId, Query, Reason, State, Time};
 use downpour_proto::Rate;
 use downpour_transport::identity::PublicKey;
 pub(super) use page::Place;
@@ -149,13 +147,14 @@ impl Dispatch {
             let route = |file: &File| Route::of(&config, &rules, names.rule(file.rule));
             let mut found = still_to(reader, vec![file], route, (&names, &keys))?;
             let Some((file, route)) = found.pop() else { return Ok(None) };
-            let waiting = ahead(&reader.counts()?).get(&file.rule).copied().unwrap_or_default();
+            let queue = queue_by_rule(&reader.counts()?);
+            let (ahead, waiting) = queue.get(&file.rule).copied().unwrap_or_default();
             let lack = lack(reader, &file, route.as_ref(), (&config, &names), &links)?;
             let origin = names.sites.get(&file.site).cloned().unwrap_or_default();
             let mut replicas = reader.replicas(file.id)?.into_iter();
             let here = replicas.find(|replica| Some(replica.site) == names.site(&own));
-            let recorded = Recorded { file, route, ahead: waiting.files, lack };
-            Ok(Some((recorded, links, origin, waiting.bytes, here)))
+            let recorded = Recorded { file, route, ahead, lack };
+            Ok(Some((recorded, links, origin, waiting, here)))
         });
         let Some((recorded, links, origin, waiting, here)) = read.await? else { return Ok(None) };
         let aside = self.aside(&configured, &quarantined([&recorded])).await?;
@@ -227,7 +226,7 @@ impl Dispatch {
             let names = Names::read(reader)?;
             let rules = Rules::new(&own, &config.rule);
             let counts = reader.counts()?;
-            let (ahead, asked) = (ahead(&counts), queries(&query, &from, &counts, &links));
+            let (queue, asked) = (queue_by_rule(&counts), queries(&query, &from, &counts, &links));
             let (files, next) = page::find(reader, &asked, from, |reader, found| {
                 let route = |file: &File| Route::of(&config, &rules, names.rule(file.rule));
                 let mut files = still_to(reader, found, route, (&names, &keys))?;
@@ -236,7 +235,7 @@ impl Dispatch {
                 });
                 let record = |(file, route): (File, Option<Route>)| {
                     let lack = lack(reader, &file, route.as_ref(), (&config, &names), &links)?;
-                    let ahead = ahead.get(&file.rule).map_or(0, |ahead| ahead.files);
+                    let ahead = queue.get(&file.rule).map_or(0, |(files, _)| *files);
                     Ok(Recorded { file, route, ahead, lack })
                 };
                 files.into_iter().map(record).collect()
@@ -287,29 +286,6 @@ fn trouble(name: &str, link: &Link) -> Option<(ErrorClass, String)> {
         (false, None) => format!("nothing goes to {name} now: {class}: {what}"),
     };
     Some((*class, text))
-}
-
-/// What is in the queue of a rule.
-#[derive(Clone, Copy, Default)]
-struct Ahead {
-    files: i64,
-    bytes: i64,
-}
-
-/// The queue, by rule.
-fn ahead(counts: &[Count]) -> HashMap<RuleId, Ahead> {
-    let mut ahead: HashMap<_, Ahead> = HashMap::new();
-    for count in counts.iter().filter(|count| count.state == State::Queued) {
-        let of_rule = ahead.entry(count.rule).or_default();
-        of_rule.files += count.files;
-        of_rule.bytes += count.bytes;
-    }
-    ahead
-}
-
-/// By what other sites sign.
-fn keys(site: &Site) -> HashMap<String, PublicKey> {
-    site.remotes().iter().map(|remote| (remote.name().to_owned(), remote.key())).collect()
 }
 
 /// Files, and where each is still to go: of several sites to those that lack it, for the others' links are nothing to it.

@@ -8,7 +8,7 @@ use super::book::{Held, until};
 use super::claims::interrupted;
 use super::hooks::kill_point;
 use super::link::{Link, Wanted, seed};
-use super::load::{Loaded, Names, load};
+use super::load::{Loaded, Names, keys, load, queue_by_rule};
 use super::offer::OFFER_ITEMS_LEN_MAX;
 use super::outgoing::{Broken, Delivered, Outgoing, batch_name, item};
 use super::people::BatchReport;
@@ -18,7 +18,7 @@ use super::stand::Stand;
 use super::{Dispatch, Progress, lock};
 use crate::site::{Fault, Remote, Site, SiteEvent, Stop, Wish};
 use crate::spool::Rules;
-use downpour_catalog::{Claimed, ErrorClass, Holder, Reason, RuleId, State, Takers, Time, Work};
+use downpour_catalog::{Claimed, ErrorClass, Holder, Reason, RuleId, Takers, Time, Work};
 use downpour_proto::Rng;
 use downpour_transport::control::SessionId;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -249,14 +249,9 @@ pub(super) async fn look(site: &Arc<Site>) -> Result<Now, Fault> {
     let config = site.config();
     let (names, counts) = site.read(|reader| Ok((Names::read(reader)?, reader.counts()?))).await?;
     let rules = Rules::new(&site.name, &config.rule);
-    let mut queued: BTreeMap<RuleId, (i64, i64)> = BTreeMap::new();
-    for count in counts.into_iter().filter(|count| count.state == State::Queued) {
-        let sum = queued.entry(count.rule).or_default();
-        *sum = (sum.0 + count.files, sum.1 + count.bytes);
-    }
     let route = |id: &RuleId| Some((*id, Route::of(&config, &rules, names.rule(*id))?));
     let routes = names.rules.keys().filter_map(route).collect();
-    Ok(Now { names, routes, queued })
+    Ok(Now { names, routes, queued: queue_by_rule(&counts) })
 }
 
 /// The rule whose turn it is on a link, and how many of its files make a batch.
@@ -410,8 +405,7 @@ async fn batch(
     mut route: Route,
 ) -> Result<(), Fault> {
     let begun = Instant::now();
-    let (to, config) = (remote.name().to_owned(), site.config());
-    let keys = site.remotes().iter().map(|r| (r.name().to_owned(), r.key())).collect();
+    let (to, config, keys) = (remote.name().to_owned(), site.config(), keys(site));
     let (loaded, route, destination) = {
         let catalog = site.catalog.clone();
         site.read(move |reader| {

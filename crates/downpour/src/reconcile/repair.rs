@@ -17,10 +17,9 @@ use super::compare::Holder;
 use super::report::{Finding, Kind};
 use super::run::{Far, FarError, Order, RunError, scope_of};
 use super::scrub::read_back;
-use crate::receipt::{FileKey, FileReceipt, SignedFileReceipt};
+use crate::receipt::{FileKey, SignedFileReceipt};
 use downpour_catalog::{
-    AdoptedFile, Catalog, Change, Digest, File, FileId, Move, Next, Origin, OtherContent, Receipt,
-    Replica, ReplicaState, SiteId, State, Time,
+    Catalog, Change, Digest, File, FileId, Move, Next, Replica, ReplicaState, SiteId, State, Time,
 };
 
 /// How the note of a finding begins that was left for people.
@@ -293,11 +292,6 @@ fn proof(
     if is_it { Ok(signed) } else { Err("the holder's receipt is not right") }
 }
 
-fn taken(signed: SignedFileReceipt, file: FileId, at: Time) -> Receipt {
-    let receiver = signed.receipt.receiver.as_bytes().to_vec();
-    Receipt { file, receiver, at, signed: signed.to_bytes() }
-}
-
 /// What the holder's receipt proves of a file that we know.
 fn record(
     file: &File,
@@ -313,7 +307,7 @@ fn record(
     }
     let (path, state) = (said.path.clone(), ReplicaState::Present);
     let replica = Replica { file: file.id, site: holder, path, state };
-    Ok(vec![Change::Replica(replica), Change::Receipt(taken(signed, file.id, at))])
+    Ok(vec![Change::Replica(replica), Change::Receipt(signed.kept(file.id, at))])
 }
 
 /// A file of ours that our catalog does not know, as the holder's receipt has it.
@@ -327,21 +321,10 @@ fn adopt(
         Ok(signed) => signed,
         Err(why) => return Ok(Err(why)),
     };
-    let FileReceipt { site, name, version, taken_in, rule, size, blake3, path, .. } =
-        signed.receipt.clone();
-    if version > OWN_VERSION_MAX {
+    let said = &signed.receipt;
+    if said.version > OWN_VERSION_MAX {
         return Ok(Err("no file has as many versions"));
     }
-    Ok(Ok(vec![Change::Adopt(AdoptedFile {
-        site: catalog.site(&site)?,
-        name,
-        size,
-        rule: catalog.rule(&rule)?,
-        digest: Digest::blake3(blake3.0),
-        others: Vec::new(),
-        replicas: vec![(holder, path)],
-        other_content: OtherContent::Refuse,
-        origin: Some(Origin { version, taken_in }),
-        receipt: Some(taken(signed, FileId(0), at)),
-    })]))
+    let of = (catalog.site(&said.site)?, catalog.rule(&said.rule)?);
+    Ok(Ok(vec![Change::Adopt(signed.adopted(of, (holder, said.path.clone()), at))]))
 }

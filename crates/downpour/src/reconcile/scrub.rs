@@ -154,8 +154,7 @@ pub fn read_back(
     let (mut reader, (site, base)) = (catalog.reader()?, site);
     let site = catalog.site(site)?;
     // Whoever asks may name what is no site: it has no file, and gets no number.
-    let origin = reader.sites()?.into_iter().find(|(_, name)| name == origin);
-    let origin = origin.map_or(SiteId(0), |(id, _)| id);
+    let origin = reader.site_called(origin)?.unwrap_or(SiteId(0));
     let called: Vec<_> =
         names.iter().map(|(name, version)| (origin, name.as_str(), *version)).collect();
     let (mut stored, mut changed) = (Vec::with_capacity(names.len()), Vec::new());

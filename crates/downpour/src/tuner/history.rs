@@ -46,9 +46,8 @@ impl Seen {
         one: &str,
         other: &str,
     ) -> Result<Vec<Self>, downpour_catalog::Error> {
-        let sites = reader.sites()?;
-        let id = |name: &str| sites.iter().find(|(_, known)| known == name).map(|(id, _)| *id);
-        let Some((from, to)) = id(one).zip(id(other)) else { return Ok(Vec::new()) };
+        let ends = reader.site_called(one)?.zip(reader.site_called(other)?);
+        let Some((from, to)) = ends else { return Ok(Vec::new()) };
         let mut all = Vec::new();
         let ways: [(SiteId, SiteId, [&str; 2]); 2] =
             [(from, to, [one, other]), (to, from, [other, one])];
