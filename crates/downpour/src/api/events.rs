@@ -116,21 +116,16 @@ impl Hearing {
 #[cfg(test)]
 mod tests {
     use super::PING_EVERY;
-    use crate::site::{Clock, Daemon, Role, Site, SiteEvent};
+    use crate::site::{Daemon, Role, Site, SiteEvent};
     use axum::body::{Body, BodyDataStream};
     use axum::http::Request;
     use futures_util::StreamExt as _;
     use std::sync::Arc;
-    use std::time::Duration;
     use tower::ServiceExt as _;
 
     /// A site of which nothing but its door's routes is left, and the token of one who may look.
     async fn site(folder: &std::path::Path) -> (Arc<Site>, String) {
-        let file = folder.join("site.toml");
-        std::fs::write(&file, "[site]\nname = 'a'\n[api]\nlisten = '127.0.0.1:0'\n").unwrap();
-        let daemon = Daemon::start(&file, Clock::system()).await.unwrap();
-        daemon.end(Duration::ZERO).await;
-        let site = daemon.site;
+        let site = Daemon::ended(folder, "a", "").await;
         let token = site.tokens.add("eye", Role::Viewer, None, site.clock.now()).unwrap().token;
         (site, token)
     }

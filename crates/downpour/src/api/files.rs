@@ -308,7 +308,7 @@ async fn show(
 #[cfg(test)]
 mod tests {
     use super::{AttemptReport, FilePage, FileRecord};
-    use crate::site::{Clock, Daemon, Role};
+    use crate::site::{Daemon, Role};
     use axum::body::Body;
     use axum::http::Request;
     use downpour_catalog::{
@@ -324,9 +324,7 @@ mod tests {
 
     /// A daemon whose catalog has the files `run/0` to `run/4`, and the token of one who may look.
     async fn daemon(folder: &Path) -> (Daemon, String) {
-        let file = folder.join("site.toml");
-        std::fs::write(&file, "[site]\nname = 'a'\n[api]\nlisten = '127.0.0.1:0'\n").unwrap();
-        let daemon = Daemon::start(&file, Clock::system()).await.unwrap();
+        let daemon = Daemon::example(folder, "a", "").await;
         let now = daemon.site.clock.now();
         let catalog = daemon.site.catalog.clone();
         tokio::task::spawn_blocking(move || (0..5).for_each(|n| take_in(&catalog, now, n)))

@@ -292,9 +292,7 @@ mod tests {
 
     /// A daemon, and a request of an operator for a deed.
     async fn asked_for_a_deed(folder: &Path) -> (Daemon, Request<Body>) {
-        let file = folder.join("site.toml");
-        std::fs::write(&file, "[site]\nname = \"t\"\n[api]\nlisten = \"127.0.0.1:0\"\n").unwrap();
-        let daemon = Daemon::start(&file, Clock::system()).await.unwrap();
+        let daemon = Daemon::example(folder, "t", "").await;
         let site = &daemon.site;
         let token = site.tokens.add("shift", super::Role::Operator, None, site.clock.now());
         let bearer = format!("Bearer {}", token.unwrap().token);

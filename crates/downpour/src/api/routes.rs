@@ -170,7 +170,7 @@ impl Routes {
 #[cfg(test)]
 mod tests {
     use super::Allow;
-    use crate::site::{Clock, Daemon, parts};
+    use crate::site::{Daemon, parts};
     use axum::http::Method;
     use std::collections::BTreeSet;
     use utoipa::openapi::path::ParameterIn;
@@ -179,10 +179,7 @@ mod tests {
     #[tokio::test]
     async fn each_route_is_described_and_each_description_is_a_route() {
         let folder = tempfile::tempdir().unwrap();
-        let file = folder.path().join("site.toml");
-        let text = "[site]\nname = 'a'\n[api]\nlisten = '127.0.0.1:0'\n";
-        std::fs::write(&file, text).unwrap();
-        let daemon = Daemon::start(&file, Clock::system()).await.unwrap();
+        let daemon = Daemon::example(folder.path(), "a", "").await;
         let (mut mounted, mut described) = (BTreeSet::new(), BTreeSet::new());
         let mut ids = BTreeSet::new();
         for part in parts(&daemon.site) {

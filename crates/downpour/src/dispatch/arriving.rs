@@ -407,7 +407,7 @@ mod tests {
     use super::{Taken, judge, set_aside};
     use crate::dispatch::offer::Offer;
     use crate::dispatch::room::Room;
-    use crate::site::{Clock, Daemon, READERS_MAX};
+    use crate::site::{Daemon, READERS_MAX};
     use downpour_catalog::{FileId, Replica, ReplicaState, SiteId};
     use std::collections::HashSet;
     use std::os::unix::fs::MetadataExt as _;
@@ -418,9 +418,8 @@ mod tests {
     #[tokio::test]
     async fn offers_that_wait_for_a_disk_leave_the_catalog_to_others() {
         let folder = tempfile::tempdir().unwrap();
-        let (file, inbox) = (folder.path().join("site.toml"), folder.path().join("inbox"));
-        std::fs::write(&file, "[site]\nname = 'b'\n[api]\nlisten = '127.0.0.1:0'\n").unwrap();
-        let daemon = Daemon::start(&file, Clock::system()).await.unwrap();
+        let inbox = folder.path().join("inbox");
+        let daemon = Daemon::example(folder.path(), "b", "").await;
         let (room, none) = (Arc::new(Room::default()), HashSet::new());
         // The disk does not answer the first one.
         let space = room.space(&inbox, &none);

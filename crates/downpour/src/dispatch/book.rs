@@ -368,7 +368,7 @@ impl Held {
 mod tests {
     use super::super::fixture::{apply, file, new_file, queued, step};
     use super::{Book, Held, until};
-    use crate::site::{Clock, Daemon, Site};
+    use crate::site::{Daemon, Site};
     use downpour_catalog::{
         Change, ErrorClass, Fence, File, NewFile, Next, OtherContent, Replica, ReplicaState, Same,
         State, Work,
@@ -380,10 +380,8 @@ mod tests {
 
     /// A site without parts that would take a file, and a book of it.
     async fn begun(folder: &Path, lease: &str) -> (Daemon, Book) {
-        let file = folder.join("site.toml");
-        let text = "[site]\nname = 'a'\n[api]\nlisten = '127.0.0.1:0'\n[transfer]\nlease = ";
-        std::fs::write(&file, format!("{text}'{lease}'\n")).unwrap();
-        let daemon = Daemon::start(&file, Clock::system()).await.unwrap();
+        let more = format!("[transfer]\nlease = '{lease}'\n");
+        let daemon = Daemon::example(folder, "a", &more).await;
         let book = Book::new(&daemon.site, &Arc::default(), &[]);
         (daemon, book)
     }

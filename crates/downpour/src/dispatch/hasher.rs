@@ -417,7 +417,7 @@ mod tests {
     use crate::dispatch::Dispatch;
     use crate::dispatch::book::Held;
     use crate::dispatch::submit::{Submission, submit};
-    use crate::site::{Clock, Daemon, EventId, Service as _, SiteEvent};
+    use crate::site::{Daemon, EventId, Service as _, SiteEvent};
     use downpour_catalog::{Digest, ErrorClass, Next, Revision, State, Time};
     use downpour_proto::Rng;
     use downpour_transport::identity::Identity;
@@ -428,7 +428,6 @@ mod tests {
     use std::os::unix::net::UnixListener;
     use std::path::Path;
     use std::sync::Arc;
-    use std::time::Duration;
 
     fn digest(path: &Path, size: u64) -> Result<Digest, ErrorClass> {
         super::digest(path, size, &|| true)
@@ -443,14 +442,10 @@ mod tests {
             fs::create_dir(place).unwrap();
             fs::write(place.join(place.file_name().unwrap()), "content").unwrap();
         }
-        let text = "[site]\nname = 'a'\n[api]\nlisten = '127.0.0.1:0'\n[transfer]\nfolders = ";
         let key = Identity::generate().public_key();
         let remote = format!("[[remote]]\nname = 'b'\nkey = '{key}'\n");
-        fs::write(at.join("site.toml"), format!("{text}[{hung:?}, {well:?}]\n{remote}")).unwrap();
-        crate::site::card(&at).unwrap(); // Makes its key.
-        let daemon = Daemon::start(&at.join("site.toml"), Clock::system()).await.unwrap();
-        daemon.end(Duration::ZERO).await;
-        let site = daemon.site;
+        let more = format!("[transfer]\nfolders = [{hung:?}, {well:?}]\n{remote}");
+        let site = Daemon::ended(&at, "a", &more).await;
         let paths = [&hung, &well].map(|place| place.to_str().unwrap().to_owned()).to_vec();
         let wish = Submission { paths, to: "b".to_owned(), ..Submission::default() };
         let dispatch = Arc::new(Dispatch::new(&site, &Arc::default()));

@@ -117,7 +117,7 @@ mod tests {
     use super::super::offer::{Offer, OfferItem, Said};
     use super::super::room::Room;
     use crate::object::Digest as Blake3;
-    use crate::site::{Clock, Daemon, Site};
+    use crate::site::{Daemon, Site};
     use downpour_catalog::{
         AdoptedFile, Change, Digest, DigestKind, ErrorClass, FileId, OtherContent, Replica,
         ReplicaState,
@@ -190,9 +190,7 @@ mod tests {
 
     /// A site `b` whose copy of `x/z` is damaged, and recorded as that: its inbox, and the file.
     async fn damaged(folder: &Path) -> (Daemon, PathBuf, FileId) {
-        let file = folder.join("site.toml");
-        std::fs::write(&file, "[site]\nname = 'b'\n[api]\nlisten = '127.0.0.1:0'\n").unwrap();
-        let daemon = Daemon::start(&file, Clock::system()).await.unwrap();
+        let daemon = Daemon::example(folder, "b", "").await;
         let (site, inbox) = (&daemon.site, folder.join("inbox"));
         std::fs::create_dir_all(&inbox).unwrap();
         std::fs::write(inbox.join("z"), "damaged").unwrap();

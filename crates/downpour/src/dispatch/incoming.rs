@@ -348,7 +348,7 @@ mod tests {
     use crate::dispatch::ledger::Ledger;
     use crate::dispatch::room::Room;
     use crate::receipt::WrongContent;
-    use crate::site::{Clock, Daemon};
+    use crate::site::Daemon;
     use crate::ticket::Ticket;
     use downpour_catalog::ErrorClass;
     use downpour_transport::control::Token;
@@ -412,10 +412,8 @@ mod tests {
     async fn of_a_batch_that_failed_nothing_has_arrived() {
         let folder = tempfile::tempdir().unwrap();
         let (at, key) = (folder.path(), Identity::generate().public_key());
-        let text = "[site]\nname = 'b'\n[api]\nlisten = '127.0.0.1:0'\n[[remote]]\nname = 'a'\n";
-        std::fs::write(at.join("site.toml"), format!("{text}key = '{key}'\n")).unwrap();
-        crate::site::card(at).unwrap(); // Makes its key.
-        let daemon = Daemon::start(&at.join("site.toml"), Clock::system()).await.unwrap();
+        let remote = format!("[[remote]]\nname = 'a'\nkey = '{key}'\n");
+        let daemon = Daemon::example(at, "b", &remote).await;
         let remote = daemon.site.remote("a").unwrap();
         let room = Arc::new(Room::default());
         let reserved = room.space(at, &HashSet::new()).reserve();

@@ -200,28 +200,18 @@ mod tests {
     use crate::site::{Clock, Daemon, look};
     use std::fs;
     use std::sync::Arc;
-    use std::time::Duration;
     use tokio::task::JoinSet;
 
     #[tokio::test]
     async fn what_operators_want_of_links_outlives_the_daemon_or_it_does_not_start() {
         let folder = tempfile::tempdir().unwrap();
-        let file = folder.path().join("site.toml");
         let names = ["b", "c", "d", "e"];
-        let mut text = "[site]\nname = 'a'\n[api]\nlisten = '127.0.0.1:0'\n".to_owned();
-        let start = || Daemon::start(&file, Clock::system());
-        fs::write(&file, &text).unwrap();
-        // The first start makes the node's key.
-        let daemon = start().await.unwrap();
-        for name in names {
+        let remotes = names.map(|name| {
             let key = format!("{}{}", name.to_uppercase(), "A".repeat(42));
-            text += &format!("[[remote]]\nname = '{name}'\nkey = '{key}'\n");
-        }
-        fs::write(&file, text).unwrap();
-        assert!(daemon.reload().await);
-        daemon.end(Duration::ZERO).await;
-        let (site, config) = (daemon.site.clone(), daemon.site.config());
-        drop(daemon);
+            format!("[[remote]]\nname = '{name}'\nkey = '{key}'\n")
+        });
+        let site = Daemon::ended(folder.path(), "a", &remotes.concat()).await;
+        let (file, config) = (folder.path().join("site.toml"), site.config());
         let dispatch = Arc::new(Dispatch::new(&site, &Arc::default()));
         let mut banned = JoinSet::new();
         for name in names {
@@ -237,7 +227,7 @@ mod tests {
         );
         fs::write(links_file(&config), "{").unwrap();
         drop((site, dispatch, after));
-        let refused = [start().await.err(), look(&file).err()];
+        let refused = [Daemon::start(&file, Clock::system()).await.err(), look(&file).err()];
         assert!(refused.iter().flatten().all(|told| told.to_string().contains("links.json")));
         assert_eq!(refused.iter().flatten().count(), 2, "{refused:?}");
     }

@@ -457,7 +457,7 @@ mod tests {
     use super::{Arrivals, Clerk, Dispatch, How, Listen, SiteFile, Ticket, Wanted, Wish, lock};
     use crate::object::Digest;
     use crate::receipt::{Line, read_log};
-    use crate::site::{Clock, Daemon, Site, Stop};
+    use crate::site::{Daemon, Site, Stop};
     use downpour_transport::control::Token;
     use downpour_transport::identity::{Identity, PublicKey};
     use rustix::fs::{CWD, FileType, Mode, OFlags, mknodat};
@@ -487,14 +487,8 @@ mod tests {
 
     /// A site that is to take part in the session of one with this key.
     async fn begun(at: &Path, key: PublicKey) -> Arc<Site> {
-        let text = "[site]\nname = 'b'\n[api]\nlisten = '127.0.0.1:0'\n[[remote]]\nname = 'a'\n";
-        let text = format!("{text}key = '{key}'\nfolder = 'in'\nmulticast = 'ticket'\n");
-        std::fs::write(at.join("site.toml"), text).unwrap();
-        crate::site::card(at).unwrap(); // Makes its key.
-        let daemon = Daemon::start(&at.join("site.toml"), Clock::system()).await.unwrap();
-        // The test has the only one that takes part.
-        daemon.end(Duration::ZERO).await;
-        daemon.site
+        let remote = format!("[[remote]]\nname = 'a'\nkey = '{key}'\n");
+        Daemon::ended(at, "b", &format!("{remote}folder = 'in'\nmulticast = 'ticket'\n")).await
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

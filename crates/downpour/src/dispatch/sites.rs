@@ -293,21 +293,18 @@ mod tests {
     use crate::dispatch::arriving::Taken;
     use crate::dispatch::ledger::Ledger;
     use crate::dispatch::room::Room;
-    use crate::site::{Clock, Daemon, Service as _};
+    use crate::site::{Daemon, Service as _};
     use downpour_catalog::ErrorClass;
     use std::collections::{HashMap, HashSet};
     use std::sync::Arc;
-    use std::time::{Duration, Instant};
+    use std::time::Instant;
     use tokio::sync::Semaphore;
 
     #[tokio::test]
     async fn an_offer_is_answered_though_the_disk_of_its_folder_does_not() {
         let folder = tempfile::tempdir().unwrap();
-        let file = folder.path().join("site.toml");
-        std::fs::write(&file, "[site]\nname = 'b'\n[api]\nlisten = '127.0.0.1:0'\n").unwrap();
-        let daemon = Daemon::start(&file, Clock::system()).await.unwrap();
-        daemon.end(Duration::ZERO).await;
-        let (site, inbox) = (daemon.site, folder.path().join("inbox"));
+        let site = Daemon::ended(folder.path(), "b", "").await;
+        let inbox = folder.path().join("inbox");
         let dispatch = Arc::new(Dispatch::new(&site, &Arc::default()));
         let all = |turns: Arc<Semaphore>| {
             let all = u32::try_from(turns.available_permits()).unwrap();

@@ -428,14 +428,13 @@ pub(super) fn stamp(meta: &std::fs::Metadata) -> i64 {
 mod tests {
     use super::{Accepted, Seen, Submission, Walk, settle};
     use crate::dispatch::Dispatch;
-    use crate::site::{Clock, Daemon};
+    use crate::site::Daemon;
     use downpour_catalog::{
         BeforeMigration, Catalog, CatalogUrl, Change, ErrorClass, NewFile, OtherContent, Same,
         Time, TransferId,
     };
     use std::fs;
     use std::sync::Arc;
-    use std::time::Duration;
 
     #[test]
     fn a_file_that_is_found_by_two_paths_is_counted_once() {
@@ -465,16 +464,11 @@ mod tests {
     #[tokio::test]
     async fn a_transfer_stays_from_where_and_to_where_it_goes() {
         let folder = tempfile::tempdir().unwrap();
-        let (file, data) = (folder.path().join("site.toml"), folder.path().join("data"));
+        let data = folder.path().join("data");
         fs::create_dir(&data).unwrap();
         fs::write(data.join("x"), "x").unwrap();
-        let text = format!(
-            "[site]\nname = 'a'\n[api]\nlisten = '127.0.0.1:0'\n[transfer]\nfolders = [{data:?}]"
-        );
-        fs::write(&file, text).unwrap();
-        let daemon = Daemon::start(&file, Clock::system()).await.unwrap();
-        daemon.end(Duration::ZERO).await;
-        let site = &daemon.site;
+        let more = format!("[transfer]\nfolders = [{data:?}]");
+        let site = &Daemon::ended(folder.path(), "a", &more).await;
         let dispatch = Dispatch::new(site, &Arc::default());
         let submitted = async |to: &str, transfer| {
             let paths = vec![data.to_str().unwrap().to_owned()];
@@ -500,19 +494,16 @@ mod tests {
             fs::create_dir(path(name)).unwrap();
             fs::write(path(name) + "/" + name, "content").unwrap();
         }
-        let text = "[site]\nname = 'a'\n[api]\nlisten = '127.0.0.1:0'\n[transfer]\nfolders = ";
-        let text = format!("{text}['{}', '{}']", path("hung"), path("well"));
-        fs::write(path("site.toml"), text).unwrap();
-        let daemon = Daemon::start(path("site.toml").as_ref(), Clock::system()).await.unwrap();
-        daemon.end(Duration::ZERO).await;
-        let dispatch = Dispatch::new(&daemon.site, &Arc::default());
-        let turns = dispatch.turns.looks(&daemon.site.config(), path("hung").as_ref());
+        let more = format!("[transfer]\nfolders = ['{}', '{}']", path("hung"), path("well"));
+        let site = Daemon::ended(folder.path(), "a", &more).await;
+        let dispatch = Dispatch::new(&site, &Arc::default());
+        let turns = dispatch.turns.looks(&site.config(), path("hung").as_ref());
         let all = u32::try_from(turns.available_permits()).unwrap();
         let held = turns.acquire_many_owned(all).await.unwrap();
         let submitted = async |name| {
             let paths = vec![path(name)];
             let wish = Submission { paths, to: "b".to_owned(), ..Submission::default() };
-            let accepted = super::submit(&dispatch, &daemon.site, wish).await;
+            let accepted = super::submit(&dispatch, &site, wish).await;
             accepted.map(|accepted| accepted.files).map_err(|problem| problem.class())
         };
         assert_eq!(submitted("well").await, Ok(1));

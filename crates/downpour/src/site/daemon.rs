@@ -451,6 +451,26 @@ impl Site {
 }
 
 #[cfg(test)]
+impl Daemon {
+    /// For tests: a site of this name, with a key, and with `more` in its configuration.
+    pub(crate) async fn example(folder: &Path, name: &str, more: &str) -> Self {
+        let file = folder.join(CONFIG_FILE);
+        let text = format!("[site]\nname = '{name}'\n[api]\nlisten = '127.0.0.1:0'\n{more}");
+        std::fs::write(&file, text).unwrap();
+        // It makes the key, without which no site starts that knows others.
+        super::card(folder).unwrap();
+        Self::start(&file, Clock::system()).await.unwrap()
+    }
+
+    /// The same when its services have ended: the test has the only ones.
+    pub(crate) async fn ended(folder: &Path, name: &str, more: &str) -> Arc<Site> {
+        let daemon = Self::example(folder, name, more).await;
+        daemon.end(Duration::ZERO).await;
+        daemon.site
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use super::super::{Clock, Daemon, READER_IDLE_MAX, READERS_MAX, StartError, card};
     use super::{has_run, whose};

@@ -154,22 +154,15 @@ fn label(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Clock, Daemon};
+    use super::super::Daemon;
     use super::Metrics;
     use downpour_catalog::{Change, NewFile, OtherContent, Same};
-    use std::path::Path;
     use std::time::Duration;
-
-    async fn daemon(folder: &Path) -> Daemon {
-        let file = folder.join("site.toml");
-        std::fs::write(&file, "[site]\nname = 'a'\n[api]\nlisten = '127.0.0.1:0'\n").unwrap();
-        Daemon::start(&file, Clock::system()).await.unwrap()
-    }
 
     #[tokio::test]
     async fn a_site_and_a_rule_may_have_any_name_and_each_line_stays_one() {
         let folder = tempfile::tempdir().unwrap();
-        let daemon = daemon(folder.path()).await;
+        let daemon = Daemon::example(folder.path(), "a", "").await;
         let (catalog, now) = (daemon.site.catalog.clone(), daemon.site.clock.now());
         let take_in = move || {
             let new = NewFile {
@@ -196,7 +189,7 @@ mod tests {
     #[tokio::test]
     async fn two_who_ask_at_once_both_see_all() {
         let folder = tempfile::tempdir().unwrap();
-        let daemon = daemon(folder.path()).await;
+        let daemon = Daemon::example(folder.path(), "a", "").await;
         let figures = || {
             let text = daemon.site.metrics.text(&daemon.site, Vec::new());
             text.lines().filter(|line| line.contains("service=\"scrub\",figure=")).count()

@@ -83,7 +83,7 @@ impl Site {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Clock, Daemon, Deed, Wanted};
+    use super::super::{Daemon, Deed, Wanted};
     use super::COUNTED_FOR;
     use std::time::Duration;
     use tokio::time::sleep;
@@ -91,9 +91,7 @@ mod tests {
     #[tokio::test]
     async fn who_is_refused_all_the_time_fills_no_disk_and_each_time_counts() {
         let folder = tempfile::tempdir().unwrap();
-        let file = folder.path().join("site.toml");
-        std::fs::write(&file, "[site]\nname = 'a'\n[api]\nlisten = '127.0.0.1:0'\n").unwrap();
-        let daemon = Daemon::start(&file, Clock::system()).await.unwrap();
+        let daemon = Daemon::example(folder.path(), "a", "").await;
         let site = daemon.site.clone();
         let refuse = async |who: &str, route: &str| {
             let [from, what, result, detail] = [const { String::new() }; 4];

@@ -381,7 +381,7 @@ impl Life {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Clock, Daemon, Fault, Running, Service, Site, Status, Stop};
+    use super::super::{Daemon, Fault, Running, Service, Site, Status, Stop};
     use super::{ServiceReport, Stage, Supervisor, Verb};
     use downpour_catalog::ErrorClass;
     use std::sync::Arc;
@@ -423,13 +423,8 @@ mod tests {
     }
 
     async fn site(folder: &std::path::Path) -> Arc<Site> {
-        let file = folder.join("site.toml");
-        let text = "[site]\nname = 'a'\n[api]\nlisten = '127.0.0.1:0'\n";
-        std::fs::write(&file, text).unwrap();
-        let daemon = Daemon::start(&file, Clock::system()).await.unwrap();
         // Its own services would hold up a clock that the test turns.
-        daemon.end(Duration::ZERO).await;
-        daemon.site
+        Daemon::ended(folder, "a", "").await
     }
 
     fn started(site: &Arc<Site>, service: Arc<Frail>) -> Supervisor {

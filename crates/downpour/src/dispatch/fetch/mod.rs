@@ -635,7 +635,7 @@ mod tests {
     use crate::api::Given;
     use crate::dispatch::link::{Link, Wanted};
     use crate::dispatch::{Dispatch, lock};
-    use crate::site::{Clock, Daemon};
+    use crate::site::Daemon;
     use axum::Extension;
     use axum::extract::State;
     use downpour_catalog::{AdoptedFile, Change, Digest, ErrorClass, OtherContent, Reader};
@@ -648,11 +648,8 @@ mod tests {
     /// A site without parts, and a dispatcher that has asked for a file of `b`, to which the link is broken.
     async fn asked(at: &Path) -> (Daemon, Arc<Dispatch>, FetchReport) {
         let key = Identity::generate().public_key();
-        let text = "[site]\nname = 'a'\n[api]\nlisten = '127.0.0.1:0'\n[[remote]]\nname = 'b'\n\
-            address = '127.0.0.1:9'\n";
-        std::fs::write(at.join("site.toml"), format!("{text}key = '{key}'\n")).unwrap();
-        crate::site::card(at).unwrap(); // Makes its key.
-        let daemon = Daemon::start(&at.join("site.toml"), Clock::system()).await.unwrap();
+        let remote = format!("[[remote]]\nname = 'b'\naddress = '127.0.0.1:9'\nkey = '{key}'\n");
+        let daemon = Daemon::example(at, "a", &remote).await;
         let (site, now) = (daemon.site.clone(), daemon.site.clock.now());
         let catalog = site.catalog.clone();
         let known = move |_: &mut Reader| Ok((catalog.site("b")?, catalog.rule("r")?));

@@ -5,7 +5,7 @@ use crate::dispatch::book::Held;
 use crate::dispatch::fixture::new_file;
 use crate::dispatch::link::{Link, Wanted, seed};
 use crate::dispatch::{Dispatch, lock};
-use crate::site::{Clock, Daemon, Site};
+use crate::site::{Daemon, Site};
 use downpour_catalog::{
     Change, Digest, ErrorClass, File, FileId, Move, Next, Query, Reason, Receipt, Replica,
     ReplicaState, Revision, State, Time,
@@ -120,15 +120,10 @@ fn what_is_queued_says_what_holds_it() {
 
 /// A site whose services have ended, with a rule `r` to `b` and `c`, and a dispatcher that tells of its links.
 async fn begun(folder: &Path) -> (Daemon, Dispatch) {
-    let file = folder.join("site.toml");
-    let text = "[site]\nname = 'a'\n[api]\nlisten = '127.0.0.1:0'\n";
-    std::fs::write(&file, text).unwrap();
-    let daemon = Daemon::start(&file, Clock::system()).await.unwrap();
     let more = "[[remote]]\nname = 'b'\nkey = 'AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA'\n\
                 [[remote]]\nname = 'c'\nkey = 'AQAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA'\n\
                 [[rule]]\nname = 'r'\nmatch = '*'\nto = ['b', 'c']\n";
-    std::fs::write(&file, format!("{text}{more}")).unwrap();
-    assert!(daemon.reload().await);
+    let daemon = Daemon::example(folder, "a", more).await;
     // What is queued stays there.
     daemon.end(Duration::ZERO).await;
     let dispatch = Dispatch::new(&daemon.site, &Arc::default());
