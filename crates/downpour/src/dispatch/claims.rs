@@ -108,7 +108,7 @@ mod tests {
     use super::super::fixture::{self, apply, file, step};
     use super::super::work::work;
     use super::super::{Dispatch, lock};
-    use crate::site::{Clock, Daemon, Site, Stop, Wish};
+    use crate::site::{Daemon, Site, Stop, Wish};
     use downpour_catalog::{
         Change, ErrorClass, FileId, Move, Next, Reason, Replica, ReplicaState, RuleId, State, Work,
     };
@@ -119,18 +119,11 @@ mod tests {
 
     /// A site with a link to one that is there and says nothing; the test has the only dispatcher.
     async fn begun(folder: &Path, silent: &TcpListener) -> (Arc<Site>, Arc<Dispatch>) {
-        let (file, address) = (folder.join("site.toml"), silent.local_addr().unwrap());
-        let own = "[site]\nname = 'a'\n[api]\nlisten = '127.0.0.1:0'\n[transfer]\nlease = '1h'\n";
-        std::fs::write(&file, own).unwrap();
-        // The first start makes the node's key.
-        let daemon = Daemon::start(&file, Clock::system()).await.unwrap();
-        let key = "A".repeat(43);
+        let (key, address) = ("A".repeat(43), silent.local_addr().unwrap());
         let other = format!("[[remote]]\nname = 'b'\nkey = '{key}'\naddress = '{address}'\n");
-        std::fs::write(&file, format!("{own}{other}")).unwrap();
-        assert!(daemon.reload().await);
-        daemon.end(Duration::ZERO).await;
-        let dispatch = Arc::new(Dispatch::new(&daemon.site, &Arc::default()));
-        (daemon.site, dispatch)
+        let site = Daemon::ended(folder, "a", &format!("[transfer]\nlease = '1h'\n{other}")).await;
+        let dispatch = Arc::new(Dispatch::new(&site, &Arc::default()));
+        (site, dispatch)
     }
 
     /// A file for the other site, in the queue.

@@ -1,6 +1,6 @@
-//! For tests: files in the catalog of a site, as far as the queue.
+//! For tests: files in the catalog of a site, as far as the queue, and what the site tells.
 
-use crate::site::Site;
+use crate::site::{EventId, Site};
 use downpour_catalog::{
     Change, Digest, File, FileId, Move, NewFile, Next, OtherContent, Reader, RuleId, Same, SiteId,
 };
@@ -49,4 +49,15 @@ pub(super) async fn queued(
         step(site, file, next).await;
     }
     (file, own, rule)
+}
+
+/// What is told first of this kind, since the site began.
+pub(super) async fn told(site: &Site, kind: &str) -> serde_json::Value {
+    let mut listener = site.events.listen(Some(EventId::FIRST));
+    loop {
+        let event = listener.next(&site.events).await;
+        if event.kind == kind {
+            return event.about.clone();
+        }
+    }
 }

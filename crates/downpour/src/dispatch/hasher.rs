@@ -416,8 +416,9 @@ mod tests {
     use super::{Content, Hasher, PATIENCE, Turn, changed, due, failed, grows};
     use crate::dispatch::Dispatch;
     use crate::dispatch::book::Held;
+    use crate::dispatch::fixture::told;
     use crate::dispatch::submit::{Submission, submit};
-    use crate::site::{Daemon, EventId, Service as _, SiteEvent};
+    use crate::site::{Daemon, Service as _, SiteEvent};
     use downpour_catalog::{Digest, ErrorClass, Next, Revision, State, Time};
     use downpour_proto::Rng;
     use downpour_transport::identity::Identity;
@@ -479,8 +480,7 @@ mod tests {
         let why = dispatch.why_of(&site, later.id).await.unwrap().unwrap();
         assert!(later.name == "later" && !why.text.contains("nothing was read"), "{}", why.text);
         assert_eq!(hasher.round().await, Ok(1), "that one");
-        let mut listener = site.events.listen(Some(EventId::FIRST));
-        while listener.next(&site.events).await.kind != SiteEvent::TROUBLE {}
+        told(&site, SiteEvent::TROUBLE).await;
         drop(answer);
         let mut hashed = 0;
         while hashed == 0 {

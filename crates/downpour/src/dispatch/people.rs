@@ -626,7 +626,7 @@ async fn step_some(
 mod tests {
     use crate::api::Problem;
     use crate::dispatch::Dispatch;
-    use crate::site::{Clock, Config, Daemon, Role, parts};
+    use crate::site::{Config, Daemon, Role, parts};
     use axum::body::Body;
     use axum::http::{Request, header};
     use downpour_catalog::FileId;
@@ -638,14 +638,11 @@ mod tests {
     #[tokio::test]
     async fn a_spool_that_does_not_answer_is_asked_by_few_and_only_for_files_of_its_own() {
         let folder = tempfile::tempdir().unwrap();
-        let (file, hung) = (folder.path().join("site.toml"), folder.path().join("hung"));
-        let text = "[site]\nname = 'a'\n[api]\nlisten = '127.0.0.1:0'\n";
+        let hung = folder.path().join("hung");
         let spool = format!("[[spool]]\nfolder = '{}'\nprefix = 'hung/'\n", hung.display());
-        let config: Config = toml::from_str(&format!("{text}{spool}")).unwrap();
-        std::fs::write(&file, text).unwrap();
-        let daemon = Daemon::start(&file, Clock::system()).await.unwrap();
-        daemon.end(Duration::ZERO).await;
-        let dispatch = Dispatch::new(&daemon.site, &Arc::default());
+        let config: Config = toml::from_str(&format!("[site]\nname = 'a'\n{spool}")).unwrap();
+        let site = Daemon::ended(folder.path(), "a", "").await;
+        let dispatch = Dispatch::new(&site, &Arc::default());
         let turns = dispatch.turns.reads(&config, &hung);
         let all = u32::try_from(turns.available_permits()).unwrap();
         let _held = turns.acquire_many_owned(all).await.unwrap();
@@ -657,9 +654,7 @@ mod tests {
     #[tokio::test]
     async fn what_is_asked_of_a_transfer_that_is_not_there_is_said_so() {
         let folder = tempfile::tempdir().unwrap();
-        let file = folder.path().join("site.toml");
-        std::fs::write(&file, "[site]\nname = 'a'\n[api]\nlisten = '127.0.0.1:0'\n").unwrap();
-        let daemon = Daemon::start(&file, Clock::system()).await.unwrap();
+        let daemon = Daemon::example(folder.path(), "a", "").await;
         let token = daemon.site.tokens.add("x", Role::Operator, None, daemon.site.clock.now());
         let bearer = format!("Bearer {}", token.unwrap().token);
         let mut part = parts(&daemon.site).into_iter();

@@ -536,11 +536,12 @@ mod tests {
     use super::{change_link, fitting, tell_end, within, work};
     use crate::dispatch::Dispatch;
     use crate::dispatch::book::Held;
+    use crate::dispatch::fixture::told;
     use crate::dispatch::offer::{OFFER_FILES_MAX, Offer};
     use crate::dispatch::outgoing::item;
     use crate::dispatch::route::Route;
     use crate::dispatch::stand::Stand;
-    use crate::site::{Clock, Daemon, EventId, Fault, SiteEvent, Stop, Wish};
+    use crate::site::{Daemon, EventId, Fault, SiteEvent, Stop, Wish};
     use downpour_catalog::{Claimed, ErrorClass, Fence, FileId, Revision, State};
     use std::sync::Arc;
     use std::time::Duration;
@@ -567,13 +568,7 @@ mod tests {
     #[tokio::test]
     async fn what_arrives_is_waited_for_though_the_rest_has_failed() {
         let folder = tempfile::tempdir().unwrap();
-        let file = folder.path().join("site.toml");
-        let text = "[site]\nname = 'a'\n[api]\nlisten = '127.0.0.1:0'\n";
-        std::fs::write(&file, text).unwrap();
-        let daemon = Daemon::start(&file, Clock::system()).await.unwrap();
-        // The test has the only dispatcher.
-        daemon.end(Duration::ZERO).await;
-        let site = daemon.site;
+        let site = Daemon::ended(folder.path(), "a", "").await;
         let (wish, stop) = Stop::new();
         let dispatch = Arc::new(Dispatch::new(&site, &Arc::default()));
         let works = || tokio::spawn(work(dispatch.clone(), site.clone(), stop.clone()));
@@ -596,22 +591,14 @@ mod tests {
             Progress { to, rule, files: 1, bytes: 7, since_us, arrived, failed, ids, stand };
         let fault = Fault::new(ErrorClass::CatalogUnreachable, "it is away");
         tell_end(&site, BatchReport::outgoing("1", &progress), &Err(fault));
-        let mut listener = site.events.listen(Some(EventId::FIRST));
-        let told = loop {
-            let event = listener.next(&site.events).await;
-            if event.kind == SiteEvent::BATCH {
-                break event.about.clone();
-            }
-        };
+        let told = told(&site, SiteEvent::BATCH).await;
         assert_eq!([&told["class"], &told["what"]], ["catalog-unreachable", "it is away"]);
     }
 
     #[tokio::test]
     async fn what_holds_a_link_up_is_told_while_it_does() {
         let folder = tempfile::tempdir().unwrap();
-        let file = folder.path().join("site.toml");
-        std::fs::write(&file, "[site]\nname = 'a'\n[api]\nlisten = '127.0.0.1:0'\n").unwrap();
-        let daemon = Daemon::start(&file, Clock::system()).await.unwrap();
+        let daemon = Daemon::example(folder.path(), "a", "").await;
         let (site, mut link) = (&daemon.site, Link::new(1, Wanted::Open));
         let fail = |link: &mut Link| {
             (0..3).for_each(|_| link.fail(site.clock.now(), ErrorClass::TimedOut, "no answer"));

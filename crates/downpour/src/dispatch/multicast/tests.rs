@@ -3,11 +3,12 @@
 use super::{
     CLAIM_MAX, HUNG_REST, Heard, Multicast, REST_MAX, Standing, Wanted, in_order, rest_of,
 };
+use crate::dispatch::fixture::told;
 use crate::dispatch::route::Route;
 use crate::dispatch::standing::tests::under;
 use crate::dispatch::{Dispatch, lock, now};
 use crate::session::{Opened, Reads};
-use crate::site::{Clock, Config, Daemon, EventId, Service as _, SiteEvent};
+use crate::site::{Config, Daemon, Service as _, SiteEvent};
 use crate::spool::Rules;
 use downpour_catalog::{ErrorClass, RuleId};
 use downpour_proto::StreamId;
@@ -34,11 +35,7 @@ const NEAR: RuleId = RuleId(2);
 
 /// Files of two rules, the one of the first of which is read now.
 async fn standing(at: &Path) -> Standing {
-    let config = at.join("site.toml");
-    std::fs::write(&config, "[site]\nname = 'a'\n[api]\nlisten = '127.0.0.1:0'\n").unwrap();
-    crate::site::card(at).unwrap(); // Makes its key.
-    let daemon = Daemon::start(&config, Clock::system()).await.unwrap();
-    daemon.end(Duration::ZERO).await;
+    let site = Daemon::ended(at, "a", "").await;
     let key = Identity::generate().public_key();
     let named = format!(
         "[site]\nname = 'a'\n[[receiver]]\nname = 'm'\nkey = '{key}'\n\
@@ -46,8 +43,8 @@ async fn standing(at: &Path) -> Standing {
     );
     let wanted = Wanted::of(&Config::parse(&named).unwrap()).unwrap();
     let opened = Opened { session: SessionId::random().unwrap(), stream: StreamId(1) };
-    let dispatch = Arc::new(Dispatch::new(&daemon.site, &Arc::default()));
-    let mut standing = Standing::new(&dispatch, &daemon.site, wanted, opened).await.unwrap();
+    let dispatch = Arc::new(Dispatch::new(&site, &Arc::default()));
+    let mut standing = Standing::new(&dispatch, &site, wanted, opened).await.unwrap();
     for (name, rule) in [("hung", FAR), ("behind", FAR), ("other", NEAR)] {
         let mut under = under(&[key], 1);
         (under.file.name, under.held.file.rule) = (name.to_owned(), rule);
@@ -76,14 +73,7 @@ async fn a_session_that_hangs_in_a_files_disk_is_told_of_and_given_up_for_others
     }
     let status = Multicast(standing.dispatch.clone()).status().line;
     assert!(status.contains("the disk of hung has not answered for 60 s"), "{status}");
-    let mut listener = standing.site.events.listen(Some(EventId::FIRST));
-    let told = loop {
-        let event = listener.next(&standing.site.events).await;
-        if event.kind == SiteEvent::TROUBLE {
-            break event.about["name"].to_string();
-        }
-    };
-    assert_eq!(told, "\"f\"");
+    assert_eq!(told(&standing.site, SiteEvent::TROUBLE).await["name"], "f");
     tokio::time::advance(Duration::from_secs(540)).await;
     assert!(standing.hangs(&reads));
     let ends: BTreeMap<_, _> = standing

@@ -4,10 +4,10 @@ use super::{
     Book, Held, LOOK_TIME, OfferAnswer, Outgoing, Rng, Route, Said, SessionId, SiteId, Trouble,
     in_time, now, oneshot, takes_nothing, why_not_read,
 };
-use crate::dispatch::fixture::{self, apply};
+use crate::dispatch::fixture::{self, apply, told};
 use crate::dispatch::work::{progress, work};
 use crate::dispatch::{Dispatch, lock};
-use crate::site::{Clock, Daemon, EventId, Site, SiteEvent, Stop, Wish};
+use crate::site::{Daemon, Site, SiteEvent, Stop, Wish};
 use crate::spool::Rules;
 use axum::body::Body;
 use axum::http::{Request, Response};
@@ -47,18 +47,13 @@ async fn where_no_session_can_be_opened_the_link_rests() {
         }
     };
     let (address, other) = taking().await;
-    let text = format!(
-        "[site]\nname = 'a'\n[api]\nlisten = '127.0.0.1:0'\n[transfer]\nports = '{port}-{}'\n\
+    let more = format!(
+        "[transfer]\nports = '{port}-{}'\n\
          [[remote]]\nname = 'b'\nkey = '{}'\naddress = '{address}'\n",
         port + 1,
         other.public_key()
     );
-    std::fs::write(at.join("site.toml"), text).unwrap();
-    crate::site::card(at).unwrap(); // Makes its key.
-    let daemon = Daemon::start(&at.join("site.toml"), Clock::system()).await.unwrap();
-    // The test has the only dispatcher.
-    daemon.end(Duration::ZERO).await;
-    let site = daemon.site;
+    let site = Daemon::ended(at, "a", &more).await;
     let (file, own, _) = fixture::queued(&site, "to:b", "f").await;
     let path = at.join("f");
     std::fs::write(&path, "f").unwrap();
@@ -86,13 +81,8 @@ async fn where_no_session_can_be_opened_the_link_rests() {
 
 /// A site with a remote that nobody has an address of.
 async fn to_nowhere(folder: &Path) -> Arc<Site> {
-    let (at, key) = (folder.join("site.toml"), Identity::generate().public_key());
-    let text = "[site]\nname = 'a'\n[api]\nlisten = '127.0.0.1:0'\n[[remote]]\nname = 'b'\n";
-    std::fs::write(&at, format!("{text}key = '{key}'\n")).unwrap();
-    crate::site::card(folder).unwrap(); // Makes its key.
-    let daemon = Daemon::start(&at, Clock::system()).await.unwrap();
-    daemon.end(Duration::ZERO).await;
-    daemon.site
+    let key = Identity::generate().public_key();
+    Daemon::ended(folder, "a", &format!("[[remote]]\nname = 'b'\nkey = '{key}'\n")).await
 }
 
 fn outgoing(site: &Arc<Site>, held: &[Held]) -> Outgoing {
@@ -124,13 +114,7 @@ async fn a_session_that_a_disk_does_not_let_open_is_told_of_and_given_up() {
     };
     let (what, after_s) = hangs(&held).await;
     assert!(what.starts_with("nothing has arrived at b for 600 s"), "{what}");
-    let mut listener = site.events.listen(Some(EventId::FIRST));
-    let told = loop {
-        let event = listener.next(&site.events).await;
-        if event.kind == SiteEvent::TROUBLE {
-            break event.about["what"].to_string();
-        }
-    };
+    let told = told(&site, SiteEvent::TROUBLE).await["what"].to_string();
     assert!(told.contains("for 60 s"), "{told}");
     // All of it was cancelled.
     assert_eq!((after_s, hangs(&[]).await.1), (602, 12));
