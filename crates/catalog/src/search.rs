@@ -225,6 +225,23 @@ impl Reader {
         }
     }
 
+    /// All files that a query finds, by pages of `limit`, until `take`, which gets each of them, wants no more.
+    pub fn search_all(
+        &mut self,
+        query: &Query,
+        limit: usize,
+        mut take: impl FnMut(&mut Self, Vec<File>) -> Result<bool, Error>,
+    ) -> Result<(), Error> {
+        let mut from = None;
+        loop {
+            let page = self.search(query, from.as_ref(), limit)?;
+            from = page.next;
+            if !take(self, page.files)? || from.is_none() {
+                return Ok(());
+            }
+        }
+    }
+
     /// Whether one page may look at all that are in this state of the live queue.
     fn are_few(&mut self, state: State) -> Result<bool, Error> {
         let text = "SELECT COUNT(*) FROM (SELECT file FROM live WHERE state = ? LIMIT ?) few";

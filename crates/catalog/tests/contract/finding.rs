@@ -14,15 +14,12 @@ use std::path::Path;
 
 /// Everything that a query finds, by pages of `limit`.
 fn all(reader: &mut Reader, query: &Query, limit: usize) -> Vec<FileId> {
-    let (mut found, mut cursor) = (Vec::new(), None);
-    loop {
-        let page = reader.search(query, cursor.as_ref(), limit).unwrap();
-        found.extend(page.files.iter().map(|file| file.id));
-        cursor = page.next;
-        if cursor.is_none() {
-            return found;
-        }
-    }
+    let mut found = Vec::new();
+    let all = reader.search_all(query, limit, |_, files| {
+        found.extend(files.iter().map(|file| file.id));
+        Ok(true)
+    });
+    all.map(|()| found).unwrap()
 }
 
 fn fill(daemon: &Daemon) -> Vec<FileId> {

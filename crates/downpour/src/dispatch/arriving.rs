@@ -343,18 +343,13 @@ fn is_recorded(
     };
     let digest = Some(downpour_catalog::Digest::blake3(digest.0));
     let query = Query { digest, ..Query::default() };
-    let mut from = None;
-    loop {
-        let page = reader.search(&query, from.as_ref(), PAGE_MAX)?;
-        let files: Vec<_> = page.files.iter().map(|file| file.id).collect();
-        if reader.replicas_of(&files)?.iter().any(is_there) {
-            return Ok(true);
-        }
-        match page.next {
-            None => return Ok(false),
-            next => from = next,
-        }
-    }
+    let mut is_found = false;
+    reader.search_all(&query, PAGE_MAX, |reader, files| {
+        let files: Vec<_> = files.iter().map(|file| file.id).collect();
+        is_found = reader.replicas_of(&files)?.iter().any(is_there);
+        Ok(!is_found)
+    })?;
+    Ok(is_found)
 }
 
 /// Moves what is known to be damaged, or may be, out of the way of what replaces it. Returns whether its place is free; if it is

@@ -315,24 +315,19 @@ async fn due(
             return Ok(due);
         }
         let query = Query { state: Some(state), site: Some(own), ..Query::default() };
-        let mut from = None;
-        while due.len() < FILES_AT_ONCE && bytes < BYTES_AT_ONCE {
-            let page = reader.search(&query, from.as_ref(), FILES_AT_ONCE)?;
-            let ids: Vec<FileId> = page.files.iter().map(|file| file.id).collect();
+        reader.search_all(&query, FILES_AT_ONCE, |reader, files| {
+            let ids: Vec<FileId> = files.iter().map(|file| file.id).collect();
             let mine = reader.replicas_of(&ids)?.into_iter().filter(|r| r.site == own);
             let mut paths: HashMap<_, _> = mine.map(|r| (r.file, PathBuf::from(r.path))).collect();
-            for file in page.files.into_iter().filter(|file| is_ours(file.rule)) {
+            for file in files.into_iter().filter(|file| is_ours(file.rule)) {
                 let Some(path) = paths.remove(&file.id).filter(|path| is_it(path)) else {
                     continue;
                 };
                 bytes += file.size;
                 due.push((file, path));
             }
-            from = page.next;
-            if from.is_none() {
-                break;
-            }
-        }
+            Ok(due.len() < FILES_AT_ONCE && bytes < BYTES_AT_ONCE)
+        })?;
         Ok(due)
     })
     .await

@@ -217,6 +217,11 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+fn no_random() -> Fault {
+    let class = downpour_catalog::ErrorClass::OutOfResources;
+    Fault::new(class, "the system gives no random numbers")
+}
+
 /// This part of the site.
 pub fn part(site: &Arc<Site>) -> Part {
     let config = site.config();

@@ -731,15 +731,11 @@ impl Standing {
         let waiting = self.site.read(move |reader| {
             let class = Some(ErrorClass::DestinationUnreachable);
             let query = Query { state: Some(State::Waiting), error: class, ..Query::default() };
-            let (mut waiting, mut from) = (Vec::new(), None);
-            while waiting.len() < WOKEN_MAX {
-                let page = reader.search(&query, from.as_ref(), CLAIM_MAX)?;
-                waiting.extend(page.files.into_iter().filter(|file| rules.contains(&file.rule)));
-                from = page.next;
-                if from.is_none() {
-                    break;
-                }
-            }
+            let mut waiting = Vec::new();
+            reader.search_all(&query, CLAIM_MAX, |_, files| {
+                waiting.extend(files.into_iter().filter(|file| rules.contains(&file.rule)));
+                Ok(waiting.len() < WOKEN_MAX)
+            })?;
             Ok(waiting)
         });
         let resume = |file: downpour_catalog::File| {

@@ -3,7 +3,7 @@
 //! ```text
 //! source                                    destination
 //!   POST /v1/site/offers  Offer        ──▶  looks what it has, reserves room
-//!                                      ◀──  for each file: take, have, refuse, later
+//!                                      ◀──  for each file: take, have, refuse
 //!   opens a session for what is taken
 //!   POST /v1/site/batches/ID  Begin    ──▶  joins it, places, reads back, records, signs
 //!   GET  /v1/site/batches/ID           ◀──  for each file: its receipt, or what went wrong

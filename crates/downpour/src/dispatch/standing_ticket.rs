@@ -3,6 +3,7 @@
 //! All receivers have a copy. Its token is made when there is no file, and never again: a file that cannot be read is left
 //! as it is, and none is written that could not be.
 
+use super::no_random;
 use crate::session::own_addrs_of;
 use crate::site::Fault;
 use crate::ticket::{ADDRS_MAX, Ticket, TicketFileError};
@@ -63,10 +64,6 @@ pub(super) fn keep_ticket(path: &Path, said: Said<'_>, now: u64) -> Result<(), F
         ticket.write_file(path).map_err(|error| failed(error.to_string()))?;
     }
     Ok(())
-}
-
-fn no_random() -> Fault {
-    Fault::new(ErrorClass::OutOfResources, "the system gives no random numbers")
 }
 
 #[cfg(test)]

@@ -15,7 +15,7 @@ use super::people::BatchReport;
 use super::policy::WAIT_MAX;
 use super::route::Route;
 use super::stand::Stand;
-use super::{Dispatch, Progress, lock};
+use super::{Dispatch, Progress, lock, no_random};
 use crate::site::{Fault, Remote, Site, SiteEvent, Stop, Wish};
 use crate::spool::Rules;
 use downpour_catalog::{Claimed, ErrorClass, Holder, Reason, RuleId, Takers, Time, Work};
@@ -427,8 +427,7 @@ async fn batch(
     if ready.is_empty() {
         return Ok(());
     }
-    let none = || Fault::new(ErrorClass::OutOfResources, "the system gives no random numbers");
-    let id = SessionId::random().ok_or_else(none)?;
+    let id = SessionId::random().ok_or_else(no_random)?;
     let name = batch_name(id);
     let progress = Arc::new(progress(site, remote, &route, &ready));
     lock(&dispatch.outgoing).insert(name.clone(), progress.clone());
