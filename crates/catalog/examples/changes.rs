@@ -119,7 +119,7 @@ impl Daemon {
     async fn dispatch(self: Arc<Self>, flight: usize) {
         while !self.stop.load(Ordering::Relaxed) {
             let until = now().plus_s(LEASE_S);
-            let claim = self.catalog.claim(now(), Work::Queued, flight, until);
+            let claim = self.catalog.claim(now(), Work::QueuedOf(self.rule), flight, until);
             let claimed = claim.done().await.expect("the database");
             self.changes.fetch_add(claimed.len() as u64, Ordering::Relaxed);
             if claimed.is_empty() {

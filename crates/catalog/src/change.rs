@@ -306,9 +306,7 @@ pub struct Takers {
 /// Which files to claim.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Work {
-    /// Those that are queued, lowest rank first; they become `sending`.
-    Queued,
-    /// The same of one rule.
+    /// Those of a rule that are queued, lowest rank first; they become `sending`.
     QueuedOf(RuleId),
     /// The same, for some of those who are to have them.
     QueuedFor(RuleId, Takers),

@@ -203,7 +203,6 @@ impl Batch<'_> {
         self.flush(sql)?;
         let mut claimed = Vec::new();
         let (states, due, of): (&[State], _, _) = match work {
-            Work::Queued => (&[State::Queued], i64::MAX, Of::default()),
             Work::QueuedOf(rule) => (&[State::Queued], i64::MAX, Of::rule(*rule, None)),
             Work::QueuedFor(rule, to) => (&[State::Queued], i64::MAX, Of::rule(*rule, Some(to))),
             Work::Lapsed => (&LEASED, now.0, Of::default()),

@@ -9,7 +9,7 @@ use downpour_catalog::{
 pub(crate) fn a_file_goes_from_found_to_receipted(world: &World) {
     let daemon = world.daemon("a");
     let queued = daemon.queued("run/1.root");
-    let claimed = daemon.claim(NOW, Work::Queued, 10);
+    let claimed = daemon.claim(NOW, Work::QueuedOf(daemon.rule), 10);
     assert_eq!(claimed.len(), 1);
     let mut at = claimed[0].revision;
     assert_eq!(at, Revision(queued.revision.0 + 1));
@@ -45,7 +45,7 @@ pub(crate) fn a_file_goes_from_found_to_receipted(world: &World) {
     assert_eq!(told, way.map(Some));
     // A replica was lost: the file is sent again.
     at = daemon.step(file.id, at, Next::Queued).expect("a repair").revision;
-    let again = daemon.claim(NOW, Work::Queued, 1);
+    let again = daemon.claim(NOW, Work::QueuedOf(daemon.rule), 1);
     assert_eq!((again[0].file, again[0].revision), (file.id, Revision(at.0 + 1)));
 }
 
@@ -204,7 +204,7 @@ pub(crate) fn an_operator_cancels_a_file_that_is_held(world: &World) {
 
 pub(crate) fn a_claim_may_be_of_one_rule(world: &World) {
     let mut daemon = world.daemon("a");
-    let first = daemon.queued("run/1");
+    let (first, all) = (daemon.queued("run/1"), daemon.rule);
     daemon.rule = daemon.catalog.rule("other").expect("a rule");
     let second = daemon.queued("run/2");
     let third = daemon.queued("run/3");
@@ -213,7 +213,7 @@ pub(crate) fn a_claim_may_be_of_one_rule(world: &World) {
     let of_other = daemon.claim(NOW, Work::QueuedOf(daemon.rule), 10);
     assert_eq!(of_other.iter().map(|c| c.file).collect::<Vec<_>>(), [third.file]);
     assert_eq!(of_other[0].state, State::Sending);
-    assert_eq!(daemon.claim(NOW, Work::Queued, 10)[0].file, first.file);
+    assert_eq!(daemon.claim(NOW, Work::QueuedOf(all), 10)[0].file, first.file);
 }
 
 pub(crate) fn a_claim_may_be_of_what_one_of_several_sites_lacks(world: &World) {
@@ -276,7 +276,7 @@ pub(crate) fn what_waits_too_long_by_a_clock_that_was_ahead_starts_again(world: 
     let (month, hour) = (NOW.plus_s(30 * 86_400), NOW.plus_s(3600));
     daemon.step(far.file, far.revision, waiting(month)).unwrap();
     daemon.step(near.file, near.revision, waiting(hour)).unwrap();
-    let claimed = daemon.catalog.claim(NOW, Work::Queued, 1, month).wait().unwrap();
+    let claimed = daemon.catalog.claim(NOW, Work::QueuedOf(daemon.rule), 1, month).wait().unwrap();
     assert_eq!(claimed[0].file, held.file);
     assert_eq!(daemon.catalog.rouse(NOW, hour, 10).wait(), Ok(1));
     assert_eq!(daemon.catalog.rouse(NOW, hour, 10).wait(), Ok(0));
@@ -299,7 +299,7 @@ pub(crate) fn what_went_nowhere_was_no_attempt(world: &World) {
     };
     let next = || {
         daemon.catalog.wake(NOW, NOW, 10).wait().expect("the database works");
-        daemon.claim(NOW, Work::Queued, 1)[0]
+        daemon.claim(NOW, Work::QueuedOf(daemon.rule), 1)[0]
     };
     for _ in 0..3 {
         let held = next();
@@ -332,7 +332,7 @@ pub(crate) fn an_attempt_names_its_session(world: &World) {
         let attempts = world.reader().attempts(file).unwrap();
         attempts.into_iter().map(|attempt| attempt.session).collect::<Vec<_>>()
     };
-    let first = daemon.claim(NOW, Work::Queued, 1)[0];
+    let first = daemon.claim(NOW, Work::QueuedOf(daemon.rule), 1)[0];
     goes_by(first.fence, "one").expect("it is held");
     let stands = daemon.file(file).revision;
     assert_eq!(stands, first.revision, "it is no step");
@@ -343,7 +343,7 @@ pub(crate) fn an_attempt_names_its_session(world: &World) {
     let waits = daemon.step_held(second, second.revision, waiting(late)).unwrap();
     assert_eq!(named(), [Some("one".to_owned()), None]);
     daemon.step(file, waits.revision, Next::Resumed).unwrap();
-    let third = daemon.claim(late, Work::Queued, 1)[0];
+    let third = daemon.claim(late, Work::QueuedOf(daemon.rule), 1)[0];
     goes_by(third.fence, "three").expect("it is held");
     let sent = daemon.step_held(third, third.revision, Next::Sent { bytes: 1000 }).unwrap();
     let there = Next::Verified(daemon.site, "/x".to_owned());

@@ -65,7 +65,7 @@ pub(crate) fn random_walks_agree_with_a_simple_model(world: &World) {
 fn walk_along(world: &World, walk: u64, acts: &[Act]) {
     let mut daemon = world.daemon("walker");
     // What earlier walks left is not this one's.
-    for state in [Work::Queued, Work::Lapsed] {
+    for state in [Work::QueuedOf(daemon.rule), Work::Lapsed] {
         for left in daemon.claim(Time(i64::MAX / 4), state, 1000) {
             daemon.step(left.file, left.revision, Next::Cancelled).unwrap();
         }
@@ -99,7 +99,7 @@ fn walk_along(world: &World, walk: u64, acts: &[Act]) {
                 }
             }
             Act::Claim { lapsed, limit } => {
-                let work = if *lapsed { Work::Lapsed } else { Work::Queued };
+                let work = if *lapsed { Work::Lapsed } else { Work::QueuedOf(daemon.rule) };
                 for claimed in daemon.claim(now, work, *limit) {
                     let file = files.iter_mut().find(|file| file.id == claimed.file);
                     file.expect("one of this walk").claimed(now, claimed, *lapsed);

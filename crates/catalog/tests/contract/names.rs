@@ -3,7 +3,7 @@
 use crate::world::{NOW, World, digest};
 use downpour_catalog::{
     AdoptedFile, Change, Digest, DigestKind, Error, NAME_BYTES_MAX, NewFile, Next, Origin,
-    OtherContent, Refused, Same, State, TransferId, WORD_BYTES_MAX,
+    OtherContent, Refused, Same, State, TransferId, WORD_BYTES_MAX, Work,
 };
 
 pub(crate) fn a_name_is_never_overwritten(world: &World) {
@@ -145,11 +145,12 @@ pub(crate) fn adopting_moves_nothing_and_can_be_repeated(world: &World) {
     let origin = Some(Origin { version: i64::MAX, taken_in: NOW });
     let last = AdoptedFile { origin, ..daemon.adopted_file("old/2") };
     assert!(matches!(daemon.change(NOW, Change::Adopt(last)), Err(Refused::Malformed(_))));
-    assert_eq!(daemon.claim(NOW, downpour_catalog::Work::Queued, 10), []);
+    let work = || Work::QueuedOf(daemon.rule);
+    assert_eq!(daemon.claim(NOW, work(), 10), []);
     // It can be sent like any other.
     let queued = daemon.step(adopted.file, adopted.revision, Next::Queued).unwrap();
     assert_eq!(queued.state, Some(State::Queued));
-    assert_eq!(daemon.claim(NOW, downpour_catalog::Work::Queued, 10)[0].file, adopted.file);
+    assert_eq!(daemon.claim(NOW, work(), 10)[0].file, adopted.file);
 }
 
 pub(crate) fn odd_names_come_back_as_they_were(world: &World) {

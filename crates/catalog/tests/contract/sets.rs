@@ -289,7 +289,7 @@ pub(crate) fn an_older_catalog_gets_its_set_digests(world: &World) {
 pub(crate) fn an_older_catalog_takes_in_sessions(world: &World) {
     let daemon = world.daemon("a");
     let file = daemon.queued("x").file;
-    let held = daemon.claim(NOW, Work::Queued, 1)[0];
+    let held = daemon.claim(NOW, Work::QueuedOf(daemon.rule), 1)[0];
     let other = daemon.queued("y").file;
     drop(daemon);
     // As version 2 was, with a file under way.
@@ -311,7 +311,7 @@ pub(crate) fn an_older_catalog_takes_in_sessions(world: &World) {
     daemon.step_held(taken, taken.revision, waiting(NOW)).unwrap();
     let named = world.reader().attempts(file).unwrap().into_iter().map(|attempt| attempt.session);
     assert_eq!(named.collect::<Vec<_>>(), [None, Some("one".to_owned())]);
-    assert_eq!(daemon.claim(NOW, Work::Queued, 1)[0].file, other);
+    assert_eq!(daemon.claim(NOW, Work::QueuedOf(daemon.rule), 1)[0].file, other);
 }
 
 fn fill_one(daemon: &Daemon, there: SiteId, n: i64) {

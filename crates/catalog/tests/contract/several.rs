@@ -11,8 +11,8 @@ use std::thread;
 pub(crate) fn a_lease_that_was_lost_cannot_write(world: &World) {
     let (one, two) = (world.daemon("one"), world.daemon("two"));
     let file = one.queued("x").file;
-    let held = one.claim(NOW, Work::Queued, 1)[0];
-    assert_eq!(two.claim(NOW, Work::Queued, 1), []);
+    let held = one.claim(NOW, Work::QueuedOf(one.rule), 1)[0];
+    assert_eq!(two.claim(NOW, Work::QueuedOf(two.rule), 1), []);
     assert_eq!(two.claim(NOW.plus_s(LEASE_S - 1), Work::Lapsed, 1), []);
     // Kept: it does not lapse.
     let until = NOW.plus_s(2 * LEASE_S);
@@ -52,7 +52,7 @@ pub(crate) fn daemons_claim_apart(world: &World) {
                     barrier.wait();
                     let mut all = Vec::new();
                     loop {
-                        let some = daemon.claim(NOW, Work::Queued, 7);
+                        let some = daemon.claim(NOW, Work::QueuedOf(daemon.rule), 7);
                         if some.is_empty() {
                             return all;
                         }

@@ -150,7 +150,7 @@ impl Daemon {
             at = self.step(id, at, next).unwrap_or_else(|e| panic!("{to}: {e}")).revision;
         }
         if before >= State::Sending {
-            let claimed = self.claim(NOW, Work::Queued, 1)[0];
+            let claimed = self.claim(NOW, Work::QueuedOf(self.rule), 1)[0];
             assert_eq!(claimed.file, id);
             (at, held) = (claimed.revision, Some(claimed));
             let way = [

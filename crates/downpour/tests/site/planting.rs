@@ -155,7 +155,8 @@ impl Book {
             });
             files = self.apply(now, moves.collect());
         }
-        let claim = self.catalog.claim(now, Work::Queued, names.len(), now.plus_s(LEASE_S));
+        let (work, until) = (Work::QueuedOf(self.rule), now.plus_s(LEASE_S));
+        let claim = self.catalog.claim(now, work, names.len(), until);
         let claimed = claim.wait().expect("the database works");
         assert_eq!(claimed.len(), names.len());
         claimed

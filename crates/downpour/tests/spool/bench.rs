@@ -223,7 +223,12 @@ impl Bench {
 
     pub(crate) fn claim(&self) -> Vec<Claimed> {
         let (now, until) = (self.now().wall, self.now().wall.plus_s(3600));
-        self.catalog.claim(now, Work::Queued, 100_000, until).wait().expect("the database works")
+        let rules = self.catalog.reader().expect("the catalog is there").rules();
+        let claim = |(rule, _)| {
+            let claim = self.catalog.claim(now, Work::QueuedOf(rule), 100_000, until);
+            claim.wait().expect("the database works")
+        };
+        rules.expect("the database works").into_iter().flat_map(claim).collect()
     }
 
     /// Sends everything that is queued: claimed, sent, verified and received.
