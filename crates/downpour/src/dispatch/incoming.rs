@@ -107,6 +107,11 @@ impl Incoming {
         }
     }
 
+    /// Whether it was begun and has not ended.
+    pub(super) fn is_under_way(&self) -> bool {
+        self.begun.load(Ordering::SeqCst) && !self.state.borrow().done
+    }
+
     /// Ends its session, and waits until what it brought has been seen to. False: that takes long.
     pub(super) async fn give_up(&self) -> bool {
         let mut state = self.state.subscribe();

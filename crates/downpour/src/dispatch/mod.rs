@@ -299,7 +299,8 @@ impl Service for Dispatch {
 
     fn status(&self) -> Status {
         let get = |count: &AtomicU64| count.load(Ordering::Relaxed) as f64;
-        let (out, into) = (lock(&self.outgoing).len(), lock(&self.incoming).len());
+        let out = lock(&self.outgoing).len();
+        let into = lock(&self.incoming).values().filter(|batch| batch.is_under_way()).count();
         let open = lock(&self.links).values().filter(|link| link.is_broken()).count();
         let mut line = format!("{out} batches out, {into} in");
         let fetches = self.fetches_that_run();

@@ -331,7 +331,7 @@ impl Dispatch {
             batches.push(BatchReport::outgoing(id, progress));
         }
         let incoming = lock(&self.incoming);
-        for (id, incoming) in incoming.iter().filter(|(_, i)| !i.state.borrow().done) {
+        for (id, incoming) in incoming.iter().filter(|(_, incoming)| incoming.is_under_way()) {
             batches.push(BatchReport::incoming(id, incoming, now));
         }
         batches
@@ -625,15 +625,44 @@ async fn step_some(
 #[cfg(test)]
 mod tests {
     use crate::api::Problem;
-    use crate::dispatch::Dispatch;
-    use crate::site::{Config, Daemon, Role, parts};
+    use crate::dispatch::arriving::Taken;
+    use crate::dispatch::incoming::Incoming;
+    use crate::dispatch::{Dispatch, lock};
+    use crate::site::{Clock, Config, Daemon, Role, Service as _, parts};
     use axum::body::Body;
     use axum::http::{Request, header};
     use downpour_catalog::FileId;
     use futures_util::FutureExt as _;
+    use std::collections::HashSet;
     use std::sync::Arc;
+    use std::sync::atomic::Ordering;
     use std::time::Duration;
     use tower::ServiceExt as _;
+
+    #[tokio::test]
+    async fn a_batch_that_was_only_offered_or_has_ended_does_not_arrive() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("site.toml");
+        std::fs::write(&file, "[site]\nname = 'b'\n[api]\nlisten = '127.0.0.1:0'\n").unwrap();
+        let daemon = Daemon::start(&file, Clock::system()).await.unwrap();
+        daemon.end(Duration::ZERO).await;
+        let dispatch = Dispatch::new(&daemon.site, &Arc::default());
+        let (inbox, taken) = (folder.path().to_owned(), vec![Taken::example("x", 1)]);
+        let reserved = dispatch.room.space(&inbox, &HashSet::new()).reserve();
+        let book = dispatch.book.clone();
+        let incoming = Arc::new(Incoming::new("a", inbox, taken, reserved, book));
+        lock(&dispatch.incoming).insert("1".to_owned(), incoming.clone());
+        let arrives = |count: usize| {
+            assert_eq!(dispatch.batches(daemon.site.clock.now()).len(), count);
+            let line = dispatch.status().line;
+            assert!(line.starts_with(&format!("0 batches out, {count} in")), "{line}");
+        };
+        arrives(0);
+        incoming.begun.store(true, Ordering::SeqCst);
+        arrives(1);
+        incoming.state.send_modify(|state| state.done = true);
+        arrives(0);
+    }
 
     #[tokio::test]
     async fn a_spool_that_does_not_answer_is_asked_by_few_and_only_for_files_of_its_own() {
