@@ -100,7 +100,11 @@ impl Book {
 
     /// Whether a file is still held so: nobody has cancelled or taken it, as far as is known.
     pub(super) fn holds(&self, held: &Held) -> bool {
-        super::lock(&self.leases).get(&held.file.id) == Some(&held.fence)
+        self.has(held.file.id, held.fence)
+    }
+
+    pub(super) fn has(&self, file: FileId, fence: Fence) -> bool {
+        super::lock(&self.leases).get(&file) == Some(&fence)
     }
 
     pub(super) fn now(&self) -> Time {

@@ -1,10 +1,10 @@
 //! Files that a service claimed and has not let go: they go back when it ends before they have.
 //!
-//! What it claims is noted here, and let go once a batch has brought all of it to a state without a lease. What is left when the
-//! service ends, or begins again, waits as what a daemon that died had under way. Without that it would stand still until its
-//! lease ends. Not here: how leases are kept (`book`).
+//! What it claims is noted here, and let go once a batch, or the standing session, has brought it to a state without a lease. What is
+//! left when the service ends, or begins again, waits as what a daemon that died had under way. Without that it would stand still
+//! until its lease ends. Not here: how leases are kept (`book`).
 
-use super::book::until;
+use super::book::{Book, until};
 use super::lock;
 use super::policy::waits;
 use crate::site::{Fault, Site};
@@ -35,6 +35,11 @@ impl Claims {
                 held.remove(&claimed.file);
             }
         }
+    }
+
+    /// Those that this book has not any more are let go.
+    pub(super) fn keep(&self, book: &Book) {
+        lock(&self.0).retain(|file, claimed| book.has(*file, claimed.fence));
     }
 
     /// All that are held go back. Nobody works on them any more.
@@ -104,7 +109,7 @@ async fn back(
 
 #[cfg(test)]
 mod tests {
-    use super::super::book::until;
+    use super::super::book::{Book, Held, until};
     use super::super::fixture::{self, apply, file, step};
     use super::super::work::work;
     use super::super::{Dispatch, lock};
@@ -220,6 +225,11 @@ mod tests {
             states.push(file(&site, id).await.state);
         }
         assert_eq!(states, [State::Waiting, State::Cancelled, State::Sending, State::Sending]);
+        dispatch.claims.hold(&claimed);
+        let book = Book::new(&site, &Arc::default(), &[]);
+        book.hold(&[Held::new(file(&site, claimed[1].file).await, &claimed[1])]);
+        dispatch.claims.keep(&book);
+        assert!(lock(&dispatch.claims.0).keys().eq([&claimed[1].file]));
     }
 
     #[tokio::test]

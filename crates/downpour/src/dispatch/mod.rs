@@ -131,6 +131,8 @@ pub struct Dispatch {
     room: Arc<Room>,
     /// What batches from here have claimed.
     claims: claims::Claims,
+    /// What the standing session has.
+    in_session: claims::Claims,
     /// There may be something to do.
     wake: Notify,
     /// Leases are to be looked at.
@@ -257,6 +259,7 @@ impl Dispatch {
             arrivals: Arrivals::new(),
             room: Arc::default(),
             claims: claims::Claims::default(),
+            in_session: claims::Claims::default(),
             wake: Notify::new(),
             look: Arc::default(),
             fetches: Mutex::default(),

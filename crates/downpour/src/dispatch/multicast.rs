@@ -87,7 +87,8 @@ impl Service for Multicast {
         Box::pin(async move {
             let done = work(&self.0, &site, &stop).await;
             lock(&self.0.multicast).close();
-            done
+            // Nobody works on it any more.
+            done.and(self.0.in_session.give_back(&site).await)
         })
     }
 
@@ -115,6 +116,8 @@ impl Service for Multicast {
 
 /// Serves, session after session, until it is asked to stop.
 async fn work(dispatch: &Arc<Dispatch>, site: &Arc<Site>, stop: &Stop) -> Result<(), Fault> {
+    // What a run that failed for want of the catalog could not give back.
+    dispatch.in_session.give_back(site).await?;
     let mut hung = HashMap::new();
     while stop.wish() == Wish::Run {
         let mut changes = site.config_changes();
@@ -416,6 +419,8 @@ impl Standing {
         if search_limit(free(self.files.len()), CLAIM_MAX, true) == 0 {
             return Ok(());
         }
+        // What has come to its end.
+        self.dispatch.in_session.keep(&self.book);
         let state = look(&self.site).await?;
         let mut rules: Vec<_> = state
             .queued
@@ -439,6 +444,7 @@ impl Standing {
             let some_are_there = !takers.asking.is_empty();
             let work = Work::QueuedFor(rule, takers);
             let claimed = self.site.catalog.claim(now, work, limit, until).done().await?;
+            self.dispatch.in_session.hold(&claimed);
             let rest = rest_of(begun.elapsed(), (claimed.len(), limit), some_are_there);
             self.rested.insert(rule, Instant::now() + rest);
             if claimed.is_empty() {

@@ -1,17 +1,17 @@
-//! Files without receivers, and a session that hangs.
+//! Files without receivers, a session that hangs, and what is left of one that failed.
 
 use super::{
     CLAIM_MAX, HUNG_REST, Heard, Multicast, REST_MAX, Standing, Wanted, in_order, rest_of,
 };
-use crate::dispatch::fixture::told;
+use crate::dispatch::fixture::{apply, file, queued, told};
 use crate::dispatch::route::Route;
 use crate::dispatch::standing::tests::under;
 use crate::dispatch::{Dispatch, lock, now};
 use crate::session::{Opened, Reads};
-use crate::site::{Config, Daemon, Service as _, SiteEvent};
+use crate::site::{Config, Daemon, Service as _, SiteEvent, Stop, Wish};
 use crate::spool::Rules;
-use downpour_catalog::{ErrorClass, RuleId};
-use downpour_proto::StreamId;
+use downpour_catalog::{Change, ErrorClass, Replica, ReplicaState, RuleId, State};
+use downpour_proto::{ReceiverId, StreamId};
 use downpour_transport::control::SessionId;
 use downpour_transport::identity::Identity;
 use std::collections::BTreeMap;
@@ -33,18 +33,21 @@ fn while_none_of_a_rules_receivers_is_there_its_files_are_hardly_looked_through(
 const FAR: RuleId = RuleId(1);
 const NEAR: RuleId = RuleId(2);
 
-/// Files of two rules, the one of the first of which is read now.
+/// A session with files of two rules, the one of the first of which is read now; a third has a receiver.
 async fn standing(at: &Path) -> Standing {
-    let site = Daemon::ended(at, "a", "").await;
+    let daemon = Daemon::example(at, "a", "").await;
+    daemon.end(Duration::ZERO).await;
     let key = Identity::generate().public_key();
     let named = format!(
-        "[site]\nname = 'a'\n[[receiver]]\nname = 'm'\nkey = '{key}'\n\
-         [[rule]]\nname = 'farm'\nmatch = '*'\nreceivers = ['m']\n"
+        "[site]\nname = 'a'\n[api]\nlisten = '127.0.0.1:0'\n\
+         [[receiver]]\nname = 'm'\nkey = '{key}'\n[[rule]]\nname = 'farm'\nmatch = '*'\nreceivers = ['m']\n"
     );
-    let wanted = Wanted::of(&Config::parse(&named).unwrap()).unwrap();
+    std::fs::write(at.join("site.toml"), named).unwrap();
+    assert!(daemon.reload().await);
+    let wanted = Wanted::of(&daemon.site.config()).unwrap();
     let opened = Opened { session: SessionId::random().unwrap(), stream: StreamId(1) };
-    let dispatch = Arc::new(Dispatch::new(&site, &Arc::default()));
-    let mut standing = Standing::new(&dispatch, &site, wanted, opened).await.unwrap();
+    let dispatch = Arc::new(Dispatch::new(&daemon.site, &Arc::default()));
+    let mut standing = Standing::new(&dispatch, &daemon.site, wanted, opened).await.unwrap();
     for (name, rule) in [("hung", FAR), ("behind", FAR), ("other", NEAR)] {
         let mut under = under(&[key], 1);
         (under.file.name, under.held.file.rule) = (name.to_owned(), rule);
@@ -87,6 +90,27 @@ async fn a_session_that_hangs_in_a_files_disk_is_told_of_and_given_up_for_others
     assert!(reader.join().unwrap());
     assert!(!standing.hangs(&reads) && lock(&standing.dispatch.multicast).hangs.is_none());
     others_go_first(&mut standing);
+}
+
+#[tokio::test]
+async fn what_is_under_way_when_the_service_fails_goes_back_when_it_begins_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut standing = standing(folder.path()).await;
+    let (site, dispatch) = (standing.site.clone(), standing.dispatch.clone());
+    let (id, own, _) = queued(&site, "farm", "f").await;
+    let (path, state) = ("/nowhere/f".to_owned(), ReplicaState::Present);
+    apply(&site, Change::Replica(Replica { file: id, site: own, path, state })).await;
+    let node = standing.wanted.receivers["m"];
+    standing.hear(Heard::Joined { node, receiver: ReceiverId(1), from: 0 });
+    let (into, _queue) = mpsc::channel();
+    standing.claim(&into).await.unwrap();
+    assert_eq!(file(&site, id).await.state, State::Sending);
+    drop(standing);
+    let (wish, stop) = Stop::new();
+    wish.send_replace(Wish::Stop);
+    Arc::new(Multicast(dispatch)).run(site.clone(), stop).await.unwrap();
+    let file = file(&site, id).await;
+    assert_eq!((file.state, file.error), (State::Waiting, Some(ErrorClass::Interrupted)));
 }
 
 /// However many files are queued of the rule that it hung in, and whoever joins.
