@@ -81,17 +81,14 @@ pub use link::{LinkReport, Wanted as LinkWanted};
 pub(crate) use links::check_links;
 pub use links::{Links, Steering};
 pub use listen::check_tickets;
-pub use offer::{
-    Arrived, BatchState, Begin, Offer, OfferAnswer, OfferItem, Refusal, Said, Trouble, Wanted,
-    Wants, WantsAnswer,
-};
+pub use offer::{Arrived, BatchState, Begin, Offer, OfferAnswer, OfferItem, Said, Trouble};
 pub use people::{BatchReport, Done, Files, Submitted, TransferReport, Transfers};
 pub(crate) use policy::source_class;
 pub(crate) use route::{is_sent_to, is_submitted};
 pub use section::{
     MulticastSection, ReceiverSection, TransferSection, check_interface, check_receivers,
 };
-pub use submit::{Accepted, Submission};
+pub use submit::{Accepted, Refusal, Submission};
 pub use ways::Way;
 pub use why::{Why, WhyList};
 

@@ -16,7 +16,6 @@ use crate::receipt::SignedFileReceipt;
 use crate::spool::of_words;
 use downpour_catalog::{ErrorClass, FileKey};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeSet;
 use utoipa::ToSchema;
 
 /// Files of one offer at most.
@@ -183,82 +182,4 @@ pub enum Arrived {
     },
     /// It is not.
     Failed(Trouble),
-}
-
-/// Files that a site asks another one to send: to itself, or fetched from a third.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub struct Wants {
-    /// Files that are in the catalog of the site asked, by site of origin, name and version.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub files: Vec<Wanted>,
-    /// Files and folders by their paths at the site asked; its configuration says which may be read.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub paths: Vec<String>,
-    /// Where they shall go, a path template below the receiving folder.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub into: Option<String>,
-    /// Lower goes first.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub priority: Option<i64>,
-    /// Fetch them from this site instead of sending own ones.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub from: Option<String>,
-    /// Number of the transfer that the paths go to; a new one unless it is said.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub transfer: Option<i64>,
-    /// No more files of the paths than this in one answer, as in a submission.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub most: Option<u64>,
-    /// Where to go on in the paths.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub after: Option<String>,
-}
-
-/// A file that is in a catalog.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub struct Wanted {
-    /// The site that it comes from first.
-    pub site: String,
-    /// Its name there.
-    pub name: String,
-    /// Its version there.
-    pub version: i64,
-}
-
-/// What was asked for is under way.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct WantsAnswer {
-    /// Files that will be sent.
-    pub queued: u64,
-    /// Bytes of those of the paths.
-    #[serde(default)]
-    pub bytes: u64,
-    /// Files of the paths that go there already, or are there.
-    #[serde(default)]
-    pub known: u64,
-    /// Other transfers, by which such files are still to arrive.
-    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
-    pub others: BTreeSet<i64>,
-    /// How many will not.
-    #[serde(default)]
-    pub refused_count: u64,
-    /// The first of them, and why.
-    pub refused: Vec<Refusal>,
-    /// The transfer at the site asked, when one was begun.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub transfer: Option<i64>,
-    /// There is more in the paths: where to go on.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub next: Option<String>,
-}
-
-/// Something that was asked for and will not come.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct Refusal {
-    /// The file, as it was asked for.
-    pub what: String,
-    /// Why.
-    pub trouble: Trouble,
 }

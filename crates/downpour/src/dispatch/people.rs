@@ -6,7 +6,7 @@
 
 use super::fetch::FetchReport;
 use super::incoming::Incoming;
-use super::offer::{Arrived, Wants};
+use super::offer::Arrived;
 use super::submit::{Accepted, Submission, submit};
 use super::turns::read_file;
 use super::why::{Place, Why, WhyList};
@@ -195,28 +195,9 @@ async fn submit_files(
 /// Files that lie at another site: it is asked to send them here, or the destination is asked to fetch them.
 async fn elsewhere(site: &Arc<Site>, from: &str, wish: Submission) -> Result<Submitted, Problem> {
     let third = wish.to != site.name;
-    let asked = Wants {
-        files: Vec::new(),
-        paths: wish.paths,
-        into: wish.into,
-        priority: wish.priority,
-        from: third.then(|| from.to_owned()),
-        transfer: wish.transfer,
-        most: wish.most,
-        after: wish.after,
-    };
-    let answer = wants::fetch(site, if third { &wish.to } else { from }, asked).await?;
-    let accepted = Accepted {
-        transfer: answer.transfer.unwrap_or_default(),
-        files: answer.queued,
-        bytes: answer.bytes,
-        known: answer.known,
-        others: answer.others,
-        // One of an earlier version does not count them.
-        refused_count: answer.refused_count.max(answer.refused.len() as u64),
-        refused: answer.refused,
-        next: answer.next,
-    };
+    let other = if third { wish.to.clone() } else { from.to_owned() };
+    let wish = Submission { from: third.then(|| from.to_owned()), ..wish };
+    let accepted = wants::fetch(site, &other, wish).await?;
     Ok(Submitted { site: from.to_owned(), accepted })
 }
 

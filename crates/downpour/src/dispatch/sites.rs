@@ -4,12 +4,11 @@
 use super::arriving::{Judged, check, judge, may_receive};
 use super::incoming::Incoming;
 use super::link::Wanted;
-use super::offer::{
-    Arrived, BatchState, Begin, Offer, OfferAnswer, OfferItem, Trouble, Wants, WantsAnswer,
-};
+use super::offer::{Arrived, BatchState, Begin, Offer, OfferAnswer, OfferItem, Trouble};
 use super::people::{BatchReport, TransferReport, transfer_here};
 use super::room::LANES_MAX;
 use super::turns::in_turn;
+use super::submit::{Accepted, Submission};
 use super::{Dispatch, here, lock, wants};
 use crate::api::{Allow, Asked, Given, Named, Problem, Routes, Who};
 use crate::site::{Fault, Remote, Site, Wish};
@@ -214,19 +213,15 @@ async fn batch(
 }
 
 /// Ask for files
-#[utoipa::path(post, path = "/v1/site/wants", request_body = Wants,
-    responses((status = 200, body = WantsAnswer), (status = 400, body = Problem)))]
+#[utoipa::path(post, path = "/v1/site/wants", request_body = Submission,
+    responses((status = 200, body = Accepted), (status = 400, body = Problem)))]
 async fn want(
     State(site): State<Arc<Site>>,
     Extension(dispatch): Extension<Arc<Dispatch>>,
     Extension(who): Extension<Who>,
-    Given(wish): Given<Wants>,
-) -> Result<Json<WantsAnswer>, Problem> {
+    Given(wish): Given<Submission>,
+) -> Result<Json<Accepted>, Problem> {
     let remote = asker(&site, &who)?;
-    if wish.files.len() > wants::WANTED_MAX {
-        let what = format!("{} files at once", wish.files.len());
-        return Err(Problem::bad_request(what, "ask for fewer at a time"));
-    }
     Ok(Json(wants::want(&dispatch, &site, &remote, wish).await?))
 }
 

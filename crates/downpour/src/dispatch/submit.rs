@@ -6,7 +6,7 @@
 
 use super::Dispatch;
 use super::folders::OpenFolders;
-use super::offer::{Refusal, Trouble};
+use super::offer::Trouble;
 use super::policy::source_class;
 use super::route::{PRIORITY, check_into, rule_name};
 use super::turns::in_turn;
@@ -86,6 +86,15 @@ pub struct Accepted {
     /// There is more: where to go on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next: Option<String>,
+}
+
+/// Something that was asked for and will not come.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Refusal {
+    /// The file, as it was asked for.
+    pub what: String,
+    /// Why.
+    pub trouble: Trouble,
 }
 
 impl Submission {
