@@ -15,7 +15,7 @@ use downpour_proto::Rng;
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::pin::pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::sync::Notify;
 
@@ -60,13 +60,10 @@ impl Held {
     }
 }
 
-/// The leases of one batch.
-pub(super) type Leases = Arc<Mutex<HashMap<FileId, Fence>>>;
-
 /// Writes for one batch.
 pub(super) struct Book {
     site: Arc<Site>,
-    leases: Leases,
+    leases: Mutex<HashMap<FileId, Fence>>,
     /// Leases are looked at now: an operator cancelled something.
     look: Arc<Notify>,
     /// Files that are not ours any more.
@@ -75,9 +72,8 @@ pub(super) struct Book {
 }
 
 impl Book {
-    pub(super) fn new(site: &Arc<Site>, look: &Arc<Notify>, held: &[Held]) -> Self {
-        let leases = held.iter().map(|held| (held.file.id, held.fence)).collect();
-        let (leases, lost) = (Arc::new(Mutex::new(leases)), Mutex::default());
+    pub(super) fn new(site: &Arc<Site>, look: &Arc<Notify>) -> Self {
+        let (leases, lost) = (Mutex::default(), Mutex::default());
         Self { site: site.clone(), leases, look: look.clone(), lost, lost_some: Notify::new() }
     }
 
@@ -92,10 +88,10 @@ impl Book {
         }
     }
 
-    /// Keeps the leases of these, too.
+    /// Keeps the leases of these, while it renews.
     pub(super) fn hold(&self, held: &[Held]) {
-        let mut leases = self.leases.lock().unwrap_or_else(PoisonError::into_inner);
-        leases.extend(held.iter().map(|held| (held.file.id, held.fence)));
+        let held = held.iter().map(|held| (held.file.id, held.fence));
+        super::lock(&self.leases).extend(held);
     }
 
     /// Whether a file is still held so: nobody has cancelled or taken it, as far as is known.
@@ -386,7 +382,7 @@ mod tests {
     async fn begun(folder: &Path, lease: &str) -> (Daemon, Book) {
         let more = format!("[transfer]\nlease = '{lease}'\n");
         let daemon = Daemon::example(folder, "a", &more).await;
-        let book = Book::new(&daemon.site, &Arc::default(), &[]);
+        let book = Book::new(&daemon.site, &Arc::default());
         (daemon, book)
     }
 

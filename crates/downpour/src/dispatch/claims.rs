@@ -226,7 +226,7 @@ mod tests {
         }
         assert_eq!(states, [State::Waiting, State::Cancelled, State::Sending, State::Sending]);
         dispatch.claims.hold(&claimed);
-        let book = Book::new(&site, &Arc::default(), &[]);
+        let book = Book::new(&site, &Arc::default());
         book.hold(&[Held::new(file(&site, claimed[1].file).await, &claimed[1])]);
         dispatch.claims.keep(&book);
         assert!(lock(&dispatch.claims.0).keys().eq([&claimed[1].file]));

@@ -234,7 +234,7 @@ impl Standing {
             names,
             present: Presence::new(),
             files: HashMap::new(),
-            book: Arc::new(Book::new(site, &dispatch.look, &[])),
+            book: Arc::new(Book::new(site, &dispatch.look)),
             rng: Rng::new(super::link::seed()),
             heard: Vec::new(),
             joined: BTreeSet::new(),

@@ -54,6 +54,8 @@ pub(super) struct Outgoing {
     pub(super) site: Arc<Site>,
     pub(super) remote: Arc<Remote>,
     pub(super) dispatch: Arc<Dispatch>,
+    /// Of its files.
+    pub(super) book: Arc<Book>,
     pub(super) destination: SiteId,
     pub(super) route: Route,
     /// Of the batch, and of its session.
@@ -91,18 +93,14 @@ impl Outgoing {
         &mut self,
         held: Vec<Held>,
     ) -> Result<(Delivered, Option<Broken>), Fault> {
-        let book = Book::new(&self.site, &self.dispatch.look, &held);
+        let book = self.book.clone();
         tokio::select! {
-            done = self.deliver(&book, held) => done,
+            done = self.deliver(held) => done,
             fault = book.renew() => Err(fault),
         }
     }
 
-    async fn deliver(
-        &mut self,
-        book: &Book,
-        held: Vec<Held>,
-    ) -> Result<(Delivered, Option<Broken>), Fault> {
+    async fn deliver(&mut self, held: Vec<Held>) -> Result<(Delivered, Option<Broken>), Fault> {
         let mut delivered = Delivered::default();
         // Had before the offer: the destination does not keep that for as long as a turn may take.
         let paths = held.iter().map(|held| held.path.as_path());
@@ -112,7 +110,7 @@ impl Outgoing {
             Err(trouble) => {
                 let failed = held.into_iter().map(|held| (held, trouble.clone())).collect();
                 delivered.is_unasked = true;
-                return self.fail(book, failed).await.map(|()| (delivered, None));
+                return self.fail(failed).await.map(|()| (delivered, None));
             }
         };
         let offer = Offer {
@@ -122,7 +120,7 @@ impl Outgoing {
         let answer: OfferAnswer = match self.remote.post("/v1/site/offers", &offer).await {
             Ok(answer) => answer,
             Err(error) => {
-                let broken = self.broken(book, held, error.into()).await?;
+                let broken = self.broken(held, error.into()).await?;
                 return Ok((delivered, Some(broken)));
             }
         };
@@ -130,7 +128,7 @@ impl Outgoing {
         if answer.items.len() != held.len() {
             let what = "the destination answered for another number of files".to_owned();
             let broken = Broken { class: ErrorClass::DestinationRefused, what, too_large: None };
-            return Ok((delivered, Some(self.broken(book, held, broken).await?)));
+            return Ok((delivered, Some(self.broken(held, broken).await?)));
         }
         let (mut take, mut have, mut failed) = (Vec::new(), Vec::new(), Vec::new());
         for (held, said) in held.into_iter().zip(answer.items) {
@@ -147,11 +145,11 @@ impl Outgoing {
         }
         let takes_none = take.is_empty() && have.is_empty();
         let broken = if takes_none { takes_nothing(&failed) } else { None };
-        self.fail(book, failed).await?;
-        self.record(book, have, &mut delivered).await?;
+        self.fail(failed).await?;
+        self.record(have, &mut delivered).await?;
         let broken = match take.is_empty() {
             true => broken,
-            false => self.send(book, take, turns, &mut delivered).await?,
+            false => self.send(take, turns, &mut delivered).await?,
         };
         Ok((delivered, broken))
     }
@@ -172,41 +170,40 @@ impl Outgoing {
 
     async fn send(
         &mut self,
-        book: &Book,
         take: Vec<(Held, String)>,
         turns: SendTurns,
         delivered: &mut Delivered,
     ) -> Result<Option<Broken>, Fault> {
         let (held, paths): (Vec<Held>, Vec<String>) = take.into_iter().unzip();
-        let names: HashMap<FileId, usize> =
-            held.iter().enumerate().map(|(index, held)| (held.file.id, index)).collect();
         let session = self.id.to_text();
         let goes = |held: &Held| held.goes_by(session.clone());
-        book.record(held.iter().map(goes).collect()).await?;
+        self.book.record(held.iter().map(goes).collect()).await?;
         let (mut running, ticket) = self.open(&held, paths, turns);
         let on_link = self.on_link().await;
-        let all = (book, held.as_slice(), &names);
-        let ticket = match self.ticket(ticket, all, |item| running.give_up(item)).await {
+        let ticket = match self.ticket(ticket, &held, |item| running.give_up(item)).await {
             Ok(ticket) => ticket,
             Err(Some(what)) => {
                 let hung = |held| (held, Trouble::new(ErrorClass::SourceReadFailed, what.as_str()));
-                return self.fail(book, held.into_iter().map(hung).collect()).await.map(|()| None);
+                return self.fail(held.into_iter().map(hung).collect()).await.map(|()| None);
             }
-            Err(None) => return self.not_opened(book, held, &mut running).await.map(Some),
+            Err(None) => return self.not_opened(held, &mut running).await.map(Some),
         };
         lock(&self.dispatch.links).get_mut(self.remote.name()).into_iter().for_each(Link::taken);
         let begin = Begin { ticket: self.reachable(ticket).to_string() };
         let path = format!("/v1/site/batches/{}", batch_name(self.id));
         if let Err(error) = self.remote.post::<serde_json::Value>(&path, &begin).await {
             running.stop();
-            return self.broken(book, held, error.into()).await.map(Some);
+            return self.broken(held, error.into()).await.map(Some);
         }
-        let (ends, results) = self.wait(&mut running, &path, (book, &held, &names), on_link).await;
+        let (ends, results) = self.wait(&mut running, &path, &held, on_link).await;
+        let names: HashMap<FileId, usize> =
+            held.iter().enumerate().map(|(index, held)| (held.file.id, index)).collect();
         let sent = |held: &Held| matches!(ends.get(names[&held.file.id]), Some(ItemEnd::Placed));
         let (done, open): (Vec<Held>, Vec<Held>) = held.into_iter().partition(|h| sent(h));
         let sending = |held: &Held| held.state == State::Sending;
         let (fresh, further): (Vec<Held>, Vec<Held>) = done.into_iter().partition(sending);
-        let mut all = book.step("sent", fresh, |held| Next::Sent { bytes: held.file.size }).await?;
+        let of = |held: &Held| Next::Sent { bytes: held.file.size };
+        let mut all = self.book.step("sent", fresh, of).await?;
         all.extend(further);
         all.extend(open);
         match results {
@@ -215,9 +212,9 @@ impl Outgoing {
                     let index = names[&held.file.id];
                     (held, ends.get(index).cloned(), state.items.get(index).cloned())
                 });
-                self.settle(book, all.collect(), delivered).await
+                self.settle(all.collect(), delivered).await
             }
-            Err(broken) => self.broken(book, all, broken).await.map(Some),
+            Err(broken) => self.broken(all, broken).await.map(Some),
         }
     }
 
@@ -258,16 +255,16 @@ impl Outgoing {
     async fn ticket(
         &self,
         mut ticket: oneshot::Receiver<Ticket>,
-        all: (&Book, &[Held], &HashMap<FileId, usize>),
+        held: &[Held],
         give_up: impl Fn(usize),
     ) -> Result<Ticket, Option<String>> {
         loop {
             tokio::select! {
                 ticket = &mut ticket => return ticket.map_err(|_| None),
-                () = self.lost(all, &give_up) => {}
+                () = self.lost(held, &give_up) => {}
                 () = tokio::time::sleep(ASK_PAUSE) => {}
             }
-            let (verdict, what) = self.stand(ErrorClass::SourceReadFailed, (0, true), all);
+            let (verdict, what) = self.stand(ErrorClass::SourceReadFailed, (0, true), held);
             if matches!(verdict, Verdict::GiveUp | Verdict::Unwanted) {
                 return Err(Some(what));
             }
@@ -275,13 +272,10 @@ impl Outgoing {
     }
 
     /// Gives up what is lost, as soon as something is.
-    async fn lost(
-        &self,
-        (book, _, names): (&Book, &[Held], &HashMap<FileId, usize>),
-        give_up: impl Fn(usize),
-    ) {
-        let lost = book.lost().await;
-        lost.iter().filter_map(|(file, _)| names.get(file)).for_each(|item| give_up(*item));
+    async fn lost(&self, held: &[Held], give_up: impl Fn(usize)) {
+        for (file, _) in self.book.lost().await {
+            held.iter().position(|held| held.file.id == file).into_iter().for_each(&give_up);
+        }
     }
 
     /// What follows from so many bytes that have arrived of a batch that is under way, or not; that nothing does is told.
@@ -289,9 +283,9 @@ impl Outgoing {
         &self,
         class: ErrorClass,
         (bytes, is_under_way): (u64, bool),
-        (book, held, _): (&Book, &[Held], &HashMap<FileId, usize>),
+        held: &[Held],
     ) -> (Verdict, String) {
-        let is = (is_under_way, held.iter().any(|held| book.holds(held)));
+        let is = (is_under_way, held.iter().any(|held| self.book.holds(held)));
         let verdict = lock(&self.progress.stand).answered(now(), bytes, is);
         let what = self.progress.standing().unwrap_or_default();
         if verdict == Verdict::Tell {
@@ -304,7 +298,6 @@ impl Outgoing {
     /// Others of the queue would fare no better: the link rests, as where the other side takes nothing.
     async fn not_opened(
         &mut self,
-        book: &Book,
         held: Vec<Held>,
         running: &mut Running<SentFiles>,
     ) -> Result<Broken, Fault> {
@@ -312,7 +305,7 @@ impl Outgoing {
         let why = fault.map_or_else(|| "the session did not open".to_owned(), |f| f.what);
         let what = format!("this site opens no session (see `ports` of [transfer]): {why}");
         let broken = Broken { class: ErrorClass::OutOfResources, what, too_large: None };
-        self.broken(book, held, broken).await
+        self.broken(held, broken).await
     }
 
     /// A session on the link to the destination begins, whose end is written down.
@@ -337,10 +330,10 @@ impl Outgoing {
         &self,
         running: &mut Running<SentFiles>,
         path: &str,
-        all: (&Book, &[Held], &HashMap<FileId, usize>),
+        held: &[Held],
         on_link: Option<Session>,
     ) -> (Vec<ItemEnd>, Result<BatchState, Broken>) {
-        let results = self.results(running, path, all).await;
+        let results = self.results(running, path, held).await;
         let is_over = !results.as_ref().is_ok_and(|state| state.done) || !running.has_begun();
         // Where the destination could not begin, nobody comes to the session any more. One that has begun ends by itself.
         if is_over {
@@ -371,14 +364,14 @@ impl Outgoing {
         &self,
         running: &Running<SentFiles>,
         path: &str,
-        all: (&Book, &[Held], &HashMap<FileId, usize>),
+        held: &[Held],
     ) -> Result<BatchState, Broken> {
         let ask = format!("{path}?wait={ASK_WAIT_S}");
         let mut tries = 0;
         loop {
             let answer = tokio::select! {
                 answer = self.remote.get::<BatchState>(&ask) => answer,
-                () = self.lost(all, |item| running.give_up(item)) => continue,
+                () = self.lost(held, |item| running.give_up(item)) => continue,
             };
             match answer {
                 Ok(state) if state.done => return Ok(state),
@@ -387,7 +380,7 @@ impl Outgoing {
                     self.progress.arrived(state.bytes);
                     let bytes = state.bytes.saturating_add(state.came);
                     let class = ErrorClass::TimedOut;
-                    let (verdict, what) = self.stand(class, (bytes, running.is_under_way()), all);
+                    let (verdict, what) = self.stand(class, (bytes, running.is_under_way()), held);
                     match verdict {
                         Verdict::GoesOn | Verdict::Tell => {}
                         Verdict::GiveUp => return Err(Broken { class, what, too_large: None }),
@@ -415,13 +408,12 @@ impl Outgoing {
     /// nothing came by it.
     async fn settle(
         &mut self,
-        book: &Book,
         mut all: Vec<(Held, Option<ItemEnd>, Option<Arrived>)>,
         delivered: &mut Delivered,
     ) -> Result<Option<Broken>, Fault> {
         // What an operator cancelled meanwhile is no trouble, and nothing is asked of its disk.
         all.retain(|(held, _, arrived)| {
-            matches!(arrived, Some(Arrived::Placed { .. })) || book.holds(held)
+            matches!(arrived, Some(Arrived::Placed { .. })) || self.book.holds(held)
         });
         let (mut placed, mut failed, mut unread) = (Vec::new(), Vec::new(), Vec::new());
         for (held, end, arrived) in all {
@@ -452,15 +444,14 @@ impl Outgoing {
         let unread = unread.into_iter().zip(classes);
         failed.extend(unread.map(|((held, why), class)| (held, Trouble::new(class, why))));
         let broken = if placed.is_empty() { brought_nothing(&failed) } else { None };
-        self.record(book, placed, delivered).await?;
-        self.fail(book, failed).await?;
+        self.record(placed, delivered).await?;
+        self.fail(failed).await?;
         Ok(broken)
     }
 
     /// These are at the destination: verified, then receipted; or, if others are still to have them, back into the queue.
     async fn record(
         &mut self,
-        book: &Book,
         placed: Vec<(Held, SignedFileReceipt)>,
         delivered: &mut Delivered,
     ) -> Result<(), Fault> {
@@ -478,29 +469,30 @@ impl Outgoing {
                 false => others.push(held),
             }
         }
-        let now = book.now();
+        let now = self.book.now();
         let kept = |file: FileId| receipts[&file].kept(file, now);
         let site = self.destination;
         let path = |file: FileId| receipts[&file].receipt.path.clone();
-        let fresh = book.step("sent", fresh, |_| Next::Sent { bytes: 0 }).await?;
+        let fresh = self.book.step("sent", fresh, |_| Next::Sent { bytes: 0 }).await?;
         last.extend(fresh);
         let (sent, mut verified): (Vec<Held>, Vec<Held>) =
             last.into_iter().partition(|held| held.state == State::Sent);
         let next = |held: &Held| Next::Verified(site, path(held.file.id));
-        verified.extend(book.step("verified", sent, next).await?);
-        book.step("receipted", verified, |held| Next::Receipted(kept(held.file.id))).await?;
+        verified.extend(self.book.step("verified", sent, next).await?);
+        let next = |held: &Held| Next::Receipted(kept(held.file.id));
+        self.book.step("receipted", verified, next).await?;
         let replica = |file| Replica { file, site, path: path(file), state: ReplicaState::Present };
         let changes = others
             .iter()
             .map(|held| held.file.id)
             .flat_map(|file| [Change::Replica(replica(file)), Change::Receipt(kept(file))]);
-        book.record(changes.collect()).await?;
-        book.put_back(others, Reason::Turn, None, Duration::ZERO).await
+        self.book.record(changes.collect()).await?;
+        self.book.put_back(others, Reason::Turn, None, Duration::ZERO).await
     }
 
-    async fn fail(&mut self, book: &Book, mut failed: Vec<(Held, Trouble)>) -> Result<(), Fault> {
+    async fn fail(&mut self, mut failed: Vec<(Held, Trouble)>) -> Result<(), Fault> {
         // What an operator cancelled meanwhile is no trouble, whatever it looks like from here.
-        failed.retain(|(held, _)| book.holds(held));
+        failed.retain(|(held, _)| self.book.holds(held));
         for (held, trouble) in &failed {
             tracing::info!(file = %held.file.name, %trouble, "failed");
             self.tell(held, trouble);
@@ -508,7 +500,7 @@ impl Outgoing {
         self.progress.failed(failed.len());
         let after = |trouble: &Trouble| trouble.after_s.map(|s| Duration::from_secs(s.into()));
         let failed = failed.into_iter().map(|(held, t)| (held, t.class(), after(&t)));
-        book.fail(failed.collect(), &mut self.rng).await
+        self.book.fail(failed.collect(), &mut self.rng).await
     }
 
     fn tell(&self, held: &Held, trouble: &Trouble) {
@@ -522,28 +514,18 @@ impl Outgoing {
     }
 
     /// The link failed: all these wait for it.
-    async fn broken(
-        &mut self,
-        book: &Book,
-        held: Vec<Held>,
-        broken: Broken,
-    ) -> Result<Broken, Fault> {
+    async fn broken(&mut self, held: Vec<Held>, broken: Broken) -> Result<Broken, Fault> {
         tracing::warn!(site = %self.remote.section.name, class = %broken.class, what = %broken.what, files = held.len(), "a batch failed");
-        self.fail_all(book, held, broken.class).await?;
+        self.fail_all(held, broken.class).await?;
         Ok(broken)
     }
 
     /// All these failed for a reason that is none of theirs.
-    async fn fail_all(
-        &mut self,
-        book: &Book,
-        mut held: Vec<Held>,
-        class: ErrorClass,
-    ) -> Result<(), Fault> {
-        held.retain(|held| book.holds(held));
+    async fn fail_all(&mut self, mut held: Vec<Held>, class: ErrorClass) -> Result<(), Fault> {
+        held.retain(|held| self.book.holds(held));
         self.progress.failed(held.len());
         let failed = held.into_iter().map(|held| (held, class, None));
-        book.fail(failed.collect(), &mut self.rng).await
+        self.book.fail(failed.collect(), &mut self.rng).await
     }
 }
 

@@ -4,7 +4,7 @@
 //! The service `dispatch` runs it until all is drained. Not here: where files go (`route`), whether a link may be used (`link`),
 //! the batch itself and its steps in the catalog (`outgoing`, `book`), what arrives (`incoming`).
 
-use super::book::{Held, until};
+use super::book::{Book, Held, until};
 use super::claims::interrupted;
 use super::hooks::kill_point;
 use super::link::{Link, Wanted, seed};
@@ -417,7 +417,7 @@ async fn batch(
         .await?
     };
     let Loaded { ready, failed, elsewhere } = loaded;
-    let book = super::book::Book::new(site, &dispatch.look, &[]);
+    let book = Arc::new(Book::new(site, &dispatch.look));
     let mut rng = Rng::new(seed());
     let failed = failed.into_iter().map(|(held, class)| (held, class, None)).collect();
     book.fail(failed, &mut rng).await?;
@@ -427,6 +427,7 @@ async fn batch(
     if ready.is_empty() {
         return Ok(());
     }
+    book.hold(&ready);
     let id = SessionId::random().ok_or_else(no_random)?;
     let name = batch_name(id);
     let progress = Arc::new(progress(site, remote, &route, &ready));
@@ -436,6 +437,7 @@ async fn batch(
         site: site.clone(),
         remote: remote.clone(),
         dispatch: dispatch.clone(),
+        book,
         destination,
         route,
         id,

@@ -88,10 +88,14 @@ async fn to_nowhere(folder: &Path) -> Arc<Site> {
 fn outgoing(site: &Arc<Site>, held: &[Held]) -> Outgoing {
     let remote = site.remote("b").unwrap();
     let route = || Route::of(&site.config(), &Rules::new("a", &[]), "to:b/{name}").unwrap();
+    let dispatch = Arc::new(Dispatch::new(site, &Arc::default()));
+    let book = Arc::new(Book::new(site, &dispatch.look));
+    book.hold(held);
     Outgoing {
         site: site.clone(),
         remote: remote.clone(),
-        dispatch: Arc::new(Dispatch::new(site, &Arc::default())),
+        dispatch,
+        book,
         destination: SiteId(1),
         route: route(),
         id: SessionId::random().unwrap(),
@@ -104,12 +108,11 @@ fn outgoing(site: &Arc<Site>, held: &[Held]) -> Outgoing {
 async fn a_session_that_a_disk_does_not_let_open_is_told_of_and_given_up() {
     let folder = tempfile::tempdir().unwrap();
     let (site, held) = (to_nowhere(folder.path()).await, vec![Held::example("f")]);
-    let names = [(held[0].file.id, 0)].into();
     tokio::time::pause();
     let hangs = async |held_still: &[Held]| {
-        let (begun, book) = (now(), Book::new(&site, &Arc::default(), held_still));
+        let begun = now();
         let (_opens, ticket) = oneshot::channel();
-        let ended = outgoing(&site, &held).ticket(ticket, (&book, &held, &names), |_| {}).await;
+        let ended = outgoing(&site, held_still).ticket(ticket, &held, |_| {}).await;
         (ended.unwrap_err().unwrap(), (now() - begun).as_secs())
     };
     let (what, after_s) = hangs(&held).await;
