@@ -15,8 +15,8 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// Files that are taken up at a time.
-const TAKEN_UP_MAX: usize = 1000;
+/// Files that are taken up at a time, and waiting ones that are woken.
+pub(super) const TAKEN_UP_MAX: usize = 10_000;
 
 /// Claims by file, as they were given.
 #[derive(Debug, Default)]
@@ -71,12 +71,12 @@ impl Claims {
         Ok(())
     }
 
-    /// Without sending anything: what has waited long enough comes back, and what a daemon left that died, or a run that failed, waits
-    /// with the rest.
+    /// What a daemon left that died, or a run that failed, waits with the rest, and what has waited long enough comes back.
     pub(super) async fn take_up(&self, site: &Arc<Site>) -> Result<(), Fault> {
         let now = site.clock.now();
         let until = until(now, *site.config().transfer.lease);
         let lapsed = site.catalog.claim(now, Work::Lapsed, TAKEN_UP_MAX, until).done().await?;
+        self.hold(&lapsed);
         self.put_back(site, &lapsed, interrupted()).await?;
         site.catalog.wake(now, now, TAKEN_UP_MAX).done().await?;
         Ok(())
@@ -84,7 +84,7 @@ impl Claims {
 }
 
 /// What a daemon that died had under way begins again soon.
-pub(super) fn interrupted() -> (Reason, Option<ErrorClass>, Duration) {
+fn interrupted() -> (Reason, Option<ErrorClass>, Duration) {
     let class = ErrorClass::Interrupted;
     (Reason::BackOff, Some(class), waits(class).first)
 }

@@ -143,12 +143,7 @@ impl Link {
         }
     }
 
-    /// How many files may go into a batch that begins now.
-    pub(super) fn permit(&mut self, now: Time, active_max: usize, files_max: usize) -> usize {
-        self.permit_of(u64::MAX, now, active_max, files_max)
-    }
-
-    /// The same of files of about this size.
+    /// How many files of about this size may go into a batch that begins now.
     pub(super) fn permit_of(
         &mut self,
         size: u64,
@@ -188,15 +183,6 @@ impl Link {
 
     fn is_smaller(&self, size: u64) -> bool {
         self.too_large.is_some_and(|too_large| size < too_large)
-    }
-
-    /// Whether these many files may go in one batch that begins now.
-    pub(super) fn permits_all(&mut self, now: Time, active_max: usize, files: usize) -> bool {
-        let permitted = self.permit(now, active_max, files);
-        if (1..files).contains(&permitted) {
-            self.unprobe(now);
-        }
-        permitted >= files
     }
 
     /// What was permitted found nothing to send, or ended without a word of the other side: a probe is given back.
@@ -386,6 +372,13 @@ mod tests {
 
     const NOW: Time = Time(1_700_000_000_000_000);
 
+    impl Link {
+        /// Of files of whatever size.
+        fn permit(&mut self, now: Time, active_max: usize, files_max: usize) -> usize {
+            self.permit_of(u64::MAX, now, active_max, files_max)
+        }
+    }
+
     #[test]
     fn caps_bans_and_the_breaker_hold_batches_back() {
         let mut link = Link::new(1, Wanted::Open);
@@ -422,17 +415,6 @@ mod tests {
         assert!(link.is_left_alone(NOW));
         link.set(Wanted::Open);
         assert_eq!((link.is_left_alone(NOW), link.permit(NOW, 2, 9)), (false, 9));
-    }
-
-    #[test]
-    fn what_was_left_goes_all_at_once_and_not_beside_too_many() {
-        let mut link = Link::new(1, Wanted::Open);
-        link.active = 1;
-        assert!(link.permits_all(NOW, 2, 1000) && !link.permits_all(NOW, 1, 1000));
-        (0..3).for_each(|_| link.fail(NOW, ErrorClass::TimedOut, "no answer"));
-        let probe_at = link.probe_at().unwrap();
-        assert!(!link.permits_all(probe_at, 2, 1000));
-        assert!(link.permits_all(probe_at, 2, 1), "the probe was given back");
     }
 
     #[test]

@@ -6,7 +6,7 @@ use super::route::Route;
 use crate::site::{Config, Site, is_own, real};
 use downpour_catalog::{
     Claimed, Count, Digest, Error, ErrorClass, FileId, Reader, Receipt, ReplicaState, RuleId,
-    SiteId, State,
+    SiteId,
 };
 use downpour_transport::identity::PublicKey;
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -104,12 +104,11 @@ pub(super) fn load(
         held.digests = digests.remove(&held.file.id).unwrap_or_default();
         let replicas = reader.replicas(held.file.id)?;
         let mine = replicas.into_iter().find(|r| Some(r.site) == own);
-        let is_begun = held.state != State::Sending;
         // What brought it to other sites was no failure.
         let went = u32::try_from(route.having(held.file.id)).unwrap_or(u32::MAX);
         held.file.tries = held.file.tries.saturating_sub(went);
         let is_elsewhere = !route.wants(held.file.id, to.0) && !route.is_last(held.file.id, to.0);
-        if !is_begun && is_elsewhere {
+        if is_elsewhere {
             loaded.elsewhere.push(held);
             continue;
         }

@@ -200,11 +200,8 @@ impl Outgoing {
             held.iter().enumerate().map(|(index, held)| (held.file.id, index)).collect();
         let sent = |held: &Held| matches!(ends.get(names[&held.file.id]), Some(ItemEnd::Placed));
         let (done, open): (Vec<Held>, Vec<Held>) = held.into_iter().partition(|h| sent(h));
-        let sending = |held: &Held| held.state == State::Sending;
-        let (fresh, further): (Vec<Held>, Vec<Held>) = done.into_iter().partition(sending);
         let of = |held: &Held| Next::Sent { bytes: held.file.size };
-        let mut all = self.book.step("sent", fresh, of).await?;
-        all.extend(further);
+        let mut all = self.book.step("sent", done, of).await?;
         all.extend(open);
         match results {
             Ok(state) => {
@@ -457,7 +454,7 @@ impl Outgoing {
     ) -> Result<(), Fault> {
         let mut receipts: HashMap<FileId, SignedFileReceipt> = HashMap::new();
         let mut fresh = Vec::new();
-        let mut last = Vec::new();
+        let mut sent = Vec::new();
         let mut others = Vec::new();
         for (held, receipt) in placed {
             delivered.files += 1;
@@ -465,7 +462,7 @@ impl Outgoing {
             receipts.insert(held.file.id, receipt);
             match self.route.is_last(held.file.id, &self.remote.section.name) {
                 true if held.state == State::Sending => fresh.push(held),
-                true => last.push(held),
+                true => sent.push(held),
                 false => others.push(held),
             }
         }
@@ -473,12 +470,9 @@ impl Outgoing {
         let kept = |file: FileId| receipts[&file].kept(file, now);
         let site = self.destination;
         let path = |file: FileId| receipts[&file].receipt.path.clone();
-        let fresh = self.book.step("sent", fresh, |_| Next::Sent { bytes: 0 }).await?;
-        last.extend(fresh);
-        let (sent, mut verified): (Vec<Held>, Vec<Held>) =
-            last.into_iter().partition(|held| held.state == State::Sent);
+        sent.extend(self.book.step("sent", fresh, |_| Next::Sent { bytes: 0 }).await?);
         let next = |held: &Held| Next::Verified(site, path(held.file.id));
-        verified.extend(self.book.step("verified", sent, next).await?);
+        let verified = self.book.step("verified", sent, next).await?;
         let next = |held: &Held| Next::Receipted(kept(held.file.id));
         self.book.step("receipted", verified, next).await?;
         let replica = |file| Replica { file, site, path: path(file), state: ReplicaState::Present };

@@ -5,7 +5,7 @@
 //! the batch itself and its steps in the catalog (`outgoing`, `book`), what arrives (`incoming`).
 
 use super::book::{Book, Held, until};
-use super::claims::interrupted;
+use super::claims::TAKEN_UP_MAX;
 use super::hooks::kill_point;
 use super::link::{Link, Wanted, seed};
 use super::load::{Loaded, Names, keys, load, queue_by_rule};
@@ -29,8 +29,6 @@ use tokio::task::JoinSet;
 
 /// Between two looks, when nobody says that there is something to do.
 const TICK: Duration = Duration::from_millis(500);
-/// Waiting files that are woken at a time.
-const WAKE_MAX: usize = 10_000;
 /// How long a file waits that was taken up for a link that has it, and that another has to take.
 const ELSEWHERE: Duration = Duration::from_secs(2);
 /// A clock that is set back by less has only been corrected.
@@ -130,14 +128,14 @@ async fn look_at_clock(
         seen.looked = Some(Instant::now());
         let longest = site.config().transfer.lease.max(WAIT_MAX) + CLOCK_SLACK;
         let beyond = until(now, longest);
-        while site.catalog.rouse(now, beyond, WAKE_MAX).done().await? == WAKE_MAX {}
+        while site.catalog.rouse(now, beyond, TAKEN_UP_MAX).done().await? == TAKEN_UP_MAX {}
     }
     if until(now, CLOCK_SLACK) >= before {
         return Ok(());
     }
     tracing::warn!(seconds = (before.0 - now.0) / 1_000_000, "the clock was set back");
     let all = until(before, WAIT_MAX);
-    while site.catalog.wake(now, all, WAKE_MAX).done().await? == WAKE_MAX {}
+    while site.catalog.wake(now, all, TAKEN_UP_MAX).done().await? == TAKEN_UP_MAX {}
     for (name, link) in lock(&dispatch.links).iter_mut() {
         change_link(site, name, link, Link::begin_anew);
     }
@@ -155,12 +153,8 @@ impl<T> Drop for Abort<T> {
 
 /// Begins what can be begun.
 async fn begin(dispatch: &Arc<Dispatch>, site: &Arc<Site>, tasks: &mut Tasks) -> Result<(), Fault> {
-    let now = site.clock.now();
-    site.catalog.wake(now, now, WAKE_MAX).done().await?;
+    dispatch.claims.take_up(site).await?;
     let mut state = look(site).await?;
-    if tasks.len() < site.config().transfer.active {
-        take_lapsed(dispatch, site, &state, tasks).await?;
-    }
     let mut remotes = site.remotes();
     // Of files for several sites the first one takes all: who took last comes last.
     let all = remotes.len().max(1);
@@ -291,53 +285,6 @@ fn choose(
 fn mean(state: &Now, rule: RuleId) -> u64 {
     let (files, bytes) = state.queued[&rule];
     u64::try_from(bytes / files.max(1)).unwrap_or(0)
-}
-
-/// Takes up what a daemon left that died, or lost its lease.
-async fn take_lapsed(
-    dispatch: &Arc<Dispatch>,
-    site: &Arc<Site>,
-    state: &Now,
-    tasks: &mut Tasks,
-) -> Result<(), Fault> {
-    let (now, config) = (site.clock.now(), site.config());
-    let until = until(now, *config.transfer.lease);
-    let claim = site.catalog.claim(now, Work::Lapsed, config.transfer.batch_files, until);
-    let claimed = claim.done().await?;
-    dispatch.claims.hold(&claimed);
-    if claimed.is_empty() {
-        return Ok(());
-    }
-    let mut by_rule: BTreeMap<RuleId, Vec<Claimed>> = BTreeMap::new();
-    let files = claimed.clone();
-    let rules = site.read(move |reader| {
-        let rule = |claimed: &Claimed| Ok(reader.file(claimed.file)?.map(|file| file.rule));
-        files.iter().map(rule).collect::<Result<Vec<_>, downpour_catalog::Error>>()
-    });
-    for (claimed, rule) in claimed.into_iter().zip(rules.await?) {
-        by_rule.entry(rule.unwrap_or_default()).or_default().push(claimed);
-    }
-    for (rule, claimed) in by_rule {
-        let (claimed, beyond) = within(claimed, config.transfer.batch_bytes.0);
-        dispatch.claims.put_back(site, &beyond, interrupted()).await?;
-        let route = state.routes.get(&rule);
-        let remote = route.and_then(|route| route.to.iter().find_map(|to| site.remote(to)));
-        let permit = |remote: &Arc<Remote>| {
-            let mut links = lock(&dispatch.links);
-            let name = remote.name().to_owned();
-            let link = links.entry(name).or_insert_with(|| Link::new(seed(), Wanted::Open));
-            link.permits_all(now, remote.section.active, claimed.len())
-        };
-        let has_room = tasks.len() < config.transfer.active;
-        match (remote.filter(|remote| has_room && permit(remote)), route) {
-            (Some(remote), Some(route)) => {
-                spawn(dispatch, site, &remote, (claimed, route.clone()), tasks);
-            }
-            // Its rule is gone, or its link does not work, or does enough: it waits with the others.
-            _ => dispatch.claims.put_back(site, &claimed, interrupted()).await?,
-        }
-    }
-    Ok(())
 }
 
 fn size_of(claimed: &[Claimed]) -> u64 {
@@ -533,15 +480,15 @@ pub(super) fn progress(site: &Site, remote: &Remote, route: &Route, ready: &[Hel
 
 #[cfg(test)]
 mod tests {
-    use super::{BatchReport, Link, Progress, Wanted};
-    use super::{change_link, fitting, tell_end, within, work};
-    use crate::dispatch::Dispatch;
+    use super::{BatchReport, Link, Progress, Tasks, Wanted, Work};
+    use super::{begin, change_link, fitting, tell_end, within, work};
     use crate::dispatch::book::Held;
     use crate::dispatch::fixture::told;
     use crate::dispatch::offer::{OFFER_FILES_MAX, Offer};
     use crate::dispatch::outgoing::item;
     use crate::dispatch::route::Route;
     use crate::dispatch::stand::Stand;
+    use crate::dispatch::{Dispatch, fixture};
     use crate::site::{Daemon, EventId, Fault, SiteEvent, Stop, Wish};
     use downpour_catalog::{Claimed, ErrorClass, Fence, FileId, Revision, State};
     use std::sync::Arc;
@@ -594,6 +541,26 @@ mod tests {
         tell_end(&site, BatchReport::outgoing("1", &progress), &Err(fault));
         let told = told(&site, SiteEvent::BATCH).await;
         assert_eq!([&told["class"], &told["what"]], ["catalog-unreachable", "it is away"]);
+    }
+
+    #[tokio::test]
+    async fn what_a_daemon_left_that_died_waits_though_as_much_is_under_way_as_may_be() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("site.toml");
+        let text = "[site]\nname = 'a'\n[api]\nlisten = '127.0.0.1:0'\n[transfer]\nactive = 1\n";
+        std::fs::write(&file, text).unwrap();
+        let daemon = Daemon::start(&file, Clock::system()).await.unwrap();
+        daemon.end(Duration::ZERO).await;
+        let (site, dispatch) = (&daemon.site, Dispatch::new(&daemon.site, &Arc::default()));
+        let (id, _, rule) = fixture::queued(site, "to:b", "f").await;
+        let now = site.clock.now();
+        let left = site.catalog.claim(now, Work::QueuedOf(rule), 1, now).done().await.unwrap();
+        assert_eq!(left.len(), 1);
+        let mut tasks = Tasks::new();
+        tasks.spawn(std::future::pending());
+        begin(&Arc::new(dispatch), site, &mut tasks).await.unwrap();
+        let file = fixture::file(site, id).await;
+        assert_eq!((file.state, file.error), (State::Waiting, Some(ErrorClass::Interrupted)));
     }
 
     #[tokio::test]

@@ -267,7 +267,7 @@ fn daemons_that_share_a_catalog_claim_apart() {
     let under_way = "SELECT count(*) FROM live WHERE state IN (5, 6, 7)";
     until("some are under way", || numbers(&catalog, under_way).filter(|n| n[0] > 0));
     daemons[0].kill();
-    let queued = "SELECT count(*) FROM live WHERE state BETWEEN 4 AND 7";
+    let queued = "SELECT count(*) FROM live WHERE state BETWEEN 4 AND 9";
     until("the other one takes up what is left", || {
         numbers(&catalog, queued).filter(|n| n[0] == 0)
     });
