@@ -125,7 +125,7 @@ impl Dispatch {
             let link = links.entry(name).or_insert_with(new);
             let report = link.report(remote.name(), remote.section.active);
             let probe_at_us = report.probe_at_us.filter(|_| standstill.is_none());
-            let standing = self.standing(|batch| batch.to == remote.name());
+            let standing = self.standing(|batch| batch.report().site == remote.name());
             let standing = standing.map(|what| format!("{}: {what}", ErrorClass::TimedOut));
             let trouble = standing.or(report.trouble);
             LinkReport { probe_at_us, trouble, standstill: standstill.clone(), ..report }

@@ -94,13 +94,12 @@ pub use why::{Why, WhyList};
 
 use crate::site::{Fault, Inboxes, Part, Running, Service, Site, Status, Stop};
 use arrivals::Arrivals;
-use downpour_catalog::FileId;
 use downpour_transport::control::PullBudget;
 use incoming::Incoming;
 use ledger::Ledger;
 use link::Link;
+use outgoing::Progress;
 use room::Room;
-use stand::Stand;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -167,43 +166,6 @@ struct Totals {
     received_files: AtomicU64,
     received_bytes: AtomicU64,
     failed: AtomicU64,
-}
-
-/// How far a batch is.
-#[derive(Debug)]
-pub(crate) struct Progress {
-    to: String,
-    rule: String,
-    files: usize,
-    bytes: u64,
-    since_us: i64,
-    arrived: AtomicU64,
-    failed: AtomicU64,
-    ids: Vec<FileId>,
-    stand: Mutex<Stand>,
-}
-
-impl Progress {
-    fn arrived(&self, bytes: u64) {
-        self.arrived.store(bytes, Ordering::Relaxed);
-    }
-
-    /// For how long nothing has arrived, if that is long.
-    fn stands(&self) -> Option<Duration> {
-        lock(&self.stand).since(now())
-    }
-
-    /// The same in words.
-    fn standing(&self) -> Option<String> {
-        let (to, since) = (&self.to, self.stands()?.as_secs());
-        Some(format!(
-            "nothing has arrived at {to} for {since} s; see to the disk there, and to the one here that is read"
-        ))
-    }
-
-    fn failed(&self, files: usize) {
-        self.failed.fetch_add(files as u64, Ordering::Relaxed);
-    }
 }
 
 /// A test may set its clock.

@@ -12,11 +12,12 @@ use super::hooks::kill_point;
 use super::ledger::Session;
 use super::link::Link;
 use super::offer::{Arrived, BatchState, Begin, Offer, OfferAnswer, OfferItem, Said, Trouble};
+use super::people::BatchReport;
 use super::policy::{blames_link, blames_site, source_class};
 use super::route::Route;
-use super::stand::Verdict;
+use super::stand::{Stand, Verdict};
 use super::turns::had;
-use super::{Dispatch, Progress, lock, now};
+use super::{Dispatch, lock, now};
 use crate::object::CHANGED;
 use crate::object::{DigestBook, Item, Skipped};
 use crate::receipt::SignedFileReceipt;
@@ -32,7 +33,7 @@ use downpour_proto::Rng;
 use downpour_transport::control::SessionId;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::sync::oneshot;
 
@@ -62,6 +63,62 @@ pub(super) struct Outgoing {
     pub(super) id: SessionId,
     pub(super) rng: Rng,
     pub(super) progress: Arc<Progress>,
+}
+
+/// How far it is.
+#[derive(Debug)]
+pub(super) struct Progress {
+    report: Mutex<BatchReport>,
+    pub(super) ids: Vec<FileId>,
+    stand: Mutex<Stand>,
+}
+
+impl Progress {
+    pub(super) fn new(
+        id: SessionId,
+        site: &Site,
+        remote: &Remote,
+        rule: &str,
+        held: &[Held],
+    ) -> Self {
+        let report = BatchReport {
+            id: batch_name(id),
+            site: remote.name().to_owned(),
+            arrives: false,
+            rule: rule.to_owned(),
+            files: held.len() as u64,
+            bytes: held.iter().map(|held| held.file.size).sum(),
+            arrived: 0,
+            failed: 0,
+            since_us: site.clock.now().0,
+            stands_s: None,
+        };
+        let stand = Mutex::new(Stand::new(remote.section.rate_each()));
+        let ids = held.iter().map(|held| held.file.id).collect();
+        Self { report: Mutex::new(report), ids, stand }
+    }
+
+    pub(super) fn report(&self) -> BatchReport {
+        let stands_s = lock(&self.stand).since(now()).map(|since| since.as_secs());
+        BatchReport { stands_s, ..lock(&self.report).clone() }
+    }
+
+    /// That nothing has arrived for long.
+    pub(super) fn standing(&self) -> Option<String> {
+        let BatchReport { site: to, stands_s, .. } = self.report();
+        let since = stands_s?;
+        Some(format!(
+            "nothing has arrived at {to} for {since} s; see to the disk there, and to the one here that is read"
+        ))
+    }
+
+    fn arrived(&self, bytes: u64) {
+        lock(&self.report).arrived = bytes;
+    }
+
+    fn failed(&self, files: usize) {
+        lock(&self.report).failed += files as u64;
+    }
 }
 
 /// What came of it.

@@ -10,7 +10,7 @@ use super::offer::Arrived;
 use super::submit::{Accepted, Submission, submit};
 use super::turns::read_file;
 use super::why::{Place, Why, WhyList};
-use super::{Dispatch, Progress, lock, wants};
+use super::{Dispatch, lock, wants};
 use crate::api::{Allow, Asked, Detail, Given, Named, Problem, Routes};
 use crate::site::{Config, Fault, Site, SiteEvent};
 use crate::spool::lies_aside;
@@ -24,7 +24,6 @@ use downpour_catalog::{
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use tokio::time::timeout_at;
 use utoipa::{IntoParams, OpenApi, ToSchema};
@@ -262,21 +261,6 @@ impl TransferReport {
 }
 
 impl BatchReport {
-    pub(super) fn outgoing(id: &str, progress: &Progress) -> Self {
-        Self {
-            id: id.to_owned(),
-            site: progress.to.clone(),
-            arrives: false,
-            rule: progress.rule.clone(),
-            files: progress.files as u64,
-            bytes: progress.bytes,
-            arrived: progress.arrived.load(Ordering::Relaxed),
-            failed: progress.failed.load(Ordering::Relaxed),
-            since_us: progress.since_us,
-            stands_s: progress.stands().map(|since| since.as_secs()),
-        }
-    }
-
     pub(super) fn incoming(id: &str, incoming: &Incoming, now: Time) -> Self {
         let state = incoming.state.borrow();
         let has_failed = |item: &&Arrived| matches!(item, Arrived::Failed(_));
@@ -307,10 +291,7 @@ impl BatchReport {
 
 impl Dispatch {
     fn batches(&self, now: Time) -> Vec<BatchReport> {
-        let mut batches = Vec::new();
-        for (id, progress) in lock(&self.outgoing).iter() {
-            batches.push(BatchReport::outgoing(id, progress));
-        }
+        let mut batches: Vec<_> = lock(&self.outgoing).values().map(|of| of.report()).collect();
         let incoming = lock(&self.incoming);
         for (id, incoming) in incoming.iter().filter(|(_, incoming)| incoming.is_under_way()) {
             batches.push(BatchReport::incoming(id, incoming, now));

@@ -10,12 +10,11 @@ use super::hooks::kill_point;
 use super::link::{Link, Wanted, seed};
 use super::load::{Loaded, Names, keys, load, queue_by_rule};
 use super::offer::OFFER_ITEMS_LEN_MAX;
-use super::outgoing::{Broken, Delivered, Outgoing, batch_name, item};
+use super::outgoing::{Broken, Delivered, Outgoing, Progress, batch_name, item};
 use super::people::BatchReport;
 use super::policy::WAIT_MAX;
 use super::route::Route;
-use super::stand::Stand;
-use super::{Dispatch, Progress, lock, no_random};
+use super::{Dispatch, lock, no_random};
 use crate::site::{Fault, Remote, Site, SiteEvent, Stop, Wish};
 use crate::spool::Rules;
 use downpour_catalog::{Claimed, ErrorClass, Holder, Reason, RuleId, Takers, Time, Work};
@@ -23,7 +22,7 @@ use downpour_proto::Rng;
 use downpour_transport::control::SessionId;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::task::JoinSet;
 
@@ -185,7 +184,7 @@ async fn begin(dispatch: &Arc<Dispatch>, site: &Arc<Site>, tasks: &mut Tasks) ->
                 link.serve(rule, bytes, share);
             }
             let route = state.routes[&rule].clone();
-            spawn(dispatch, site, &remote, (claimed, route), tasks);
+            spawn(dispatch, site, &remote, (claimed, route), tasks)?;
         }
     }
     Ok(())
@@ -310,15 +309,15 @@ fn spawn(
     remote: &Arc<Remote>,
     (claimed, route): (Vec<Claimed>, Route),
     tasks: &mut Tasks,
-) {
+) -> Result<(), Fault> {
+    let id = SessionId::random().ok_or_else(no_random)?;
     if let Some(link) = lock(&dispatch.links).get_mut(remote.name()) {
         link.active += 1;
     }
-    let link = remote.name().to_owned();
-    let active = Active { dispatch: dispatch.clone(), site: site.clone(), link };
     let (dispatch, site, remote) = (dispatch.clone(), site.clone(), remote.clone());
+    let active = Active { dispatch: dispatch.clone(), site, remote, id };
     tasks.spawn(async move {
-        let done = batch(&dispatch, &site, &remote, claimed.clone(), route).await;
+        let done = batch(&active, claimed.clone(), route).await;
         if done.is_ok() {
             dispatch.claims.let_go(&claimed);
         }
@@ -326,31 +325,30 @@ fn spawn(
         dispatch.wake.notify_one();
         done
     });
+    Ok(())
 }
 
-/// A batch counts on its link while this lives. If it was a probe and nothing was told of it, it is given back.
+/// A batch. While this lives it counts on its link, and is shown. If it was a probe and nothing was told of it, it is given back.
 struct Active {
     dispatch: Arc<Dispatch>,
     site: Arc<Site>,
-    link: String,
+    remote: Arc<Remote>,
+    /// Of the batch, and of its session.
+    id: SessionId,
 }
 
 impl Drop for Active {
     fn drop(&mut self) {
-        if let Some(link) = lock(&self.dispatch.links).get_mut(&self.link) {
+        lock(&self.dispatch.outgoing).remove(&batch_name(self.id));
+        if let Some(link) = lock(&self.dispatch.links).get_mut(self.remote.name()) {
             link.active = link.active.saturating_sub(1);
             link.unprobe(self.site.clock.now());
         }
     }
 }
 
-async fn batch(
-    dispatch: &Arc<Dispatch>,
-    site: &Arc<Site>,
-    remote: &Arc<Remote>,
-    claimed: Vec<Claimed>,
-    mut route: Route,
-) -> Result<(), Fault> {
+async fn batch(active: &Active, claimed: Vec<Claimed>, mut route: Route) -> Result<(), Fault> {
+    let Active { dispatch, site, remote, id } = active;
     let begun = Instant::now();
     let (to, config, keys) = (remote.name().to_owned(), site.config(), keys(site));
     let (loaded, route, destination) = {
@@ -375,11 +373,8 @@ async fn batch(
         return Ok(());
     }
     book.hold(&ready);
-    let id = SessionId::random().ok_or_else(no_random)?;
-    let name = batch_name(id);
-    let progress = Arc::new(progress(site, remote, &route, &ready));
-    lock(&dispatch.outgoing).insert(name.clone(), progress.clone());
-    let listed = Listed { dispatch: dispatch.clone(), id: name.clone() };
+    let progress = Arc::new(Progress::new(*id, site, remote, &route.rule, &ready));
+    lock(&dispatch.outgoing).insert(batch_name(*id), progress.clone());
     let mut outgoing = Outgoing {
         site: site.clone(),
         remote: remote.clone(),
@@ -387,13 +382,12 @@ async fn batch(
         book,
         destination,
         route,
-        id,
+        id: *id,
         rng,
         progress: progress.clone(),
     };
     let end = outgoing.run(ready).await;
-    drop(listed);
-    tell_end(site, BatchReport::outgoing(&name, &progress), &end);
+    tell_end(site, progress.report(), &end);
     let (delivered, broken) = end?;
     let now = site.clock.now();
     let mut links = lock(&dispatch.links);
@@ -452,42 +446,15 @@ fn fitting(ready: Vec<Held>, len: impl Fn(&Held) -> usize) -> (Vec<Held>, Vec<He
     })
 }
 
-/// A batch is shown while this lives.
-struct Listed {
-    dispatch: Arc<Dispatch>,
-    id: String,
-}
-
-impl Drop for Listed {
-    fn drop(&mut self) {
-        lock(&self.dispatch.outgoing).remove(&self.id);
-    }
-}
-
-pub(super) fn progress(site: &Site, remote: &Remote, route: &Route, ready: &[Held]) -> Progress {
-    Progress {
-        to: remote.name().to_owned(),
-        rule: route.rule.clone(),
-        files: ready.len(),
-        bytes: ready.iter().map(|held| held.file.size).sum(),
-        since_us: site.clock.now().0,
-        arrived: 0.into(),
-        failed: 0.into(),
-        ids: ready.iter().map(|held| held.file.id).collect(),
-        stand: Mutex::new(Stand::new(remote.section.rate_each())),
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use super::{BatchReport, Link, Progress, Tasks, Wanted, Work};
+    use super::{BatchReport, Link, Tasks, Wanted, Work};
     use super::{begin, change_link, fitting, tell_end, within, work};
     use crate::dispatch::book::Held;
     use crate::dispatch::fixture::told;
     use crate::dispatch::offer::{OFFER_FILES_MAX, Offer};
     use crate::dispatch::outgoing::item;
     use crate::dispatch::route::Route;
-    use crate::dispatch::stand::Stand;
     use crate::dispatch::{Dispatch, fixture};
     use crate::site::{Daemon, EventId, Fault, SiteEvent, Stop, Wish};
     use downpour_catalog::{Claimed, ErrorClass, Fence, FileId, Revision, State};
@@ -532,13 +499,20 @@ mod tests {
         drop(arriving);
         ending.await.unwrap().unwrap();
         // A batch that ends by a fault of its own site is told, too.
-        let (to, rule, since_us) = ("b".to_owned(), "r".to_owned(), 1);
-        let (arrived, failed, ids, stand) =
-            (0.into(), 0.into(), Vec::new(), Stand::new(None).into());
-        let progress =
-            Progress { to, rule, files: 1, bytes: 7, since_us, arrived, failed, ids, stand };
+        let batch = BatchReport {
+            id: "1".to_owned(),
+            site: "b".to_owned(),
+            arrives: false,
+            rule: "r".to_owned(),
+            files: 1,
+            bytes: 7,
+            arrived: 0,
+            failed: 0,
+            since_us: 1,
+            stands_s: None,
+        };
         let fault = Fault::new(ErrorClass::CatalogUnreachable, "it is away");
-        tell_end(&site, BatchReport::outgoing("1", &progress), &Err(fault));
+        tell_end(&site, batch, &Err(fault));
         let told = told(&site, SiteEvent::BATCH).await;
         assert_eq!([&told["class"], &told["what"]], ["catalog-unreachable", "it is away"]);
     }

@@ -1,11 +1,11 @@
 //! A batch at its source where disks hang, and where no session opens.
 
 use super::{
-    Book, Held, LOOK_TIME, OfferAnswer, Outgoing, Rng, Route, Said, SessionId, SiteId, Trouble,
+    Book, Held, LOOK_TIME, OfferAnswer, Outgoing, Progress, Rng, Route, Said, SessionId, SiteId, Trouble,
     in_time, now, oneshot, takes_nothing, why_not_read,
 };
 use crate::dispatch::fixture::{self, apply, told};
-use crate::dispatch::work::{progress, work};
+use crate::dispatch::work::work;
 use crate::dispatch::{Dispatch, lock};
 use crate::site::{Daemon, Site, SiteEvent, Stop, Wish};
 use crate::spool::Rules;
@@ -87,20 +87,22 @@ async fn to_nowhere(folder: &Path) -> Arc<Site> {
 
 fn outgoing(site: &Arc<Site>, held: &[Held]) -> Outgoing {
     let remote = site.remote("b").unwrap();
-    let route = || Route::of(&site.config(), &Rules::new("a", &[]), "to:b/{name}").unwrap();
+    let route = Route::of(&site.config(), &Rules::new("a", &[]), "to:b/{name}").unwrap();
     let dispatch = Arc::new(Dispatch::new(site, &Arc::default()));
     let book = Arc::new(Book::new(site, &dispatch.look));
     book.hold(held);
+    let id = SessionId::random().unwrap();
+    let progress = Arc::new(Progress::new(id, site, &remote, &route.rule, held));
     Outgoing {
         site: site.clone(),
-        remote: remote.clone(),
+        remote,
         dispatch,
         book,
         destination: SiteId(1),
-        route: route(),
-        id: SessionId::random().unwrap(),
+        route,
+        id,
         rng: Rng::new(1),
-        progress: Arc::new(progress(site, &remote, &route(), held)),
+        progress,
     }
 }
 
