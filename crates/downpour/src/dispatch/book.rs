@@ -156,6 +156,20 @@ impl Book {
         Ok(())
     }
 
+    /// Tells who listens that a file failed at a site or a receiver, or at none: it could not be read here.
+    pub(super) fn tell_trouble(
+        &self,
+        held: &Held,
+        at: Option<&str>,
+        (class, what): (ErrorClass, &str),
+    ) {
+        let (file, name, class) = (held.file.id.0, &held.file.name, class.name());
+        let mut about =
+            serde_json::json!({ "file": file, "name": name, "class": class, "what": what });
+        at.into_iter().for_each(|at| about["site"] = at.into());
+        self.site.events.tell(SiteEvent::TROUBLE, &about);
+    }
+
     /// These files failed: each waits or is set apart, as its class says. Those that failed alike, and equally often, are tried again
     /// at the same time, after a probe where the link was given up: their partial files lie together.
     pub(super) async fn fail(

@@ -24,7 +24,7 @@ use super::{Dispatch, SERVICE, lock, now};
 use crate::product::{Listed, SiteFile, Told, Word};
 use crate::receipt::SignedFileReceipt;
 use crate::session::{Heard, OpenSession, Opened, Reads};
-use crate::site::{Fault, Running, Service, Site, SiteEvent, Status, Stop, Wish};
+use crate::site::{Fault, Running, Service, Site, Status, Stop, Wish};
 use crate::spool::in_words;
 use downpour_catalog::{
     Change, Delivery, DeliveryState, ErrorClass, FileId, FileKey, Holder, Move, Next, Query,
@@ -162,15 +162,6 @@ fn in_order(
     let rests = |rule: &RuleId| are_others && hung.get(rule).is_some_and(|until| *until > now);
     rules.retain(|(rule, _)| !rests(rule));
     rules.sort_by_key(|(rule, route)| (hung.contains_key(rule), route.priority));
-}
-
-/// Tells who listens that a file failed at a receiver, or at none: it could not be read here.
-fn tell_trouble(site: &Site, held: &Held, at: Option<&str>, (class, what): (ErrorClass, &str)) {
-    let (file, name) = (held.file.id.0, &held.file.name);
-    let mut about = serde_json::json!({ "file": file, "name": name, "what": what });
-    about["class"] = class.name().into();
-    at.into_iter().for_each(|at| about["site"] = at.into());
-    site.events.tell(SiteEvent::TROUBLE, &about);
 }
 
 /// That a file's disk does not answer.
@@ -340,7 +331,7 @@ impl Standing {
         tracing::warn!("{what}");
         let why = (ErrorClass::SourceReadFailed, what);
         if verdict == Verdict::Tell {
-            held.iter().for_each(|held| tell_trouble(&self.site, held, None, (why.0, &why.1)));
+            held.iter().for_each(|held| self.book.tell_trouble(held, None, (why.0, &why.1)));
             return false;
         }
         let rule = held.map(|held| held.file.rule);
@@ -644,7 +635,7 @@ impl Standing {
         }
         let name = self.names.get(&node).map_or("", |(name, _)| name);
         tracing::info!(file = %under.file.name, receiver = name, %class, what, "failed");
-        tell_trouble(&self.site, &under.held, Some(name), (class, &what));
+        self.book.tell_trouble(&under.held, Some(name), (class, &what));
         under.failed.insert(node, (class, format!("{name}: {what}")));
         let file = under.held.file.id;
         Some(self.delivery(file, &node, DeliveryState::Failed, Some(class)))
@@ -670,7 +661,7 @@ impl Standing {
                 Stand::Over(class, what) => {
                     tracing::info!(file = %under.file.name, %class, what, "it goes again");
                     if under.unread.is_some() {
-                        tell_trouble(&self.site, &under.held, None, (class, &what));
+                        self.book.tell_trouble(&under.held, None, (class, &what));
                     }
                     let gone = under.lacking.iter().filter(|node| !under.failed.contains_key(node));
                     let file = under.held.file.id;

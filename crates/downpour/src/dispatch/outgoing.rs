@@ -22,7 +22,7 @@ use crate::object::CHANGED;
 use crate::object::{DigestBook, Item, Skipped};
 use crate::receipt::SignedFileReceipt;
 use crate::session::{ItemEnd, Running, SendFiles, SendTurns, SentFiles, send_files};
-use crate::site::{Fault, Remote, RemoteError, Side, Site, SiteEvent, blocking};
+use crate::site::{Fault, Remote, RemoteError, Side, Site, blocking};
 use crate::spool::in_words;
 use crate::ticket::Ticket;
 use crate::units::HostPort;
@@ -344,7 +344,7 @@ impl Outgoing {
         let what = self.progress.standing().unwrap_or_default();
         if verdict == Verdict::Tell {
             tracing::warn!(files = held.len(), "{what}");
-            self.tell(&held[0], &Trouble::new(class, what.as_str()));
+            self.book.tell_trouble(&held[0], Some(self.remote.name()), (class, &what));
         }
         (verdict, what)
     }
@@ -546,22 +546,13 @@ impl Outgoing {
         failed.retain(|(held, _)| self.book.holds(held));
         for (held, trouble) in &failed {
             tracing::info!(file = %held.file.name, %trouble, "failed");
-            self.tell(held, trouble);
+            let why = (trouble.class(), trouble.what.as_str());
+            self.book.tell_trouble(held, Some(self.remote.name()), why);
         }
         self.progress.failed(failed.len());
         let after = |trouble: &Trouble| trouble.after_s.map(|s| Duration::from_secs(s.into()));
         let failed = failed.into_iter().map(|(held, t)| (held, t.class(), after(&t)));
         self.book.fail(failed.collect(), &mut self.rng).await
-    }
-
-    fn tell(&self, held: &Held, trouble: &Trouble) {
-        self.site.events.tell(
-            SiteEvent::TROUBLE,
-            &serde_json::json!({
-                "file": held.file.id.0, "name": held.file.name, "class": trouble.class,
-                "what": trouble.what, "site": self.remote.section.name,
-            }),
-        );
     }
 
     /// The link failed: all these wait for it.
