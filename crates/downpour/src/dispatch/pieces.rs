@@ -1,7 +1,8 @@
 //! Pieces of files that this site holds, for other sites: `/v1/site/pieces`.
 //!
 //! Who may: a site whose `[[remote]]` says `pull = true`. What: a file of the catalog with a replica here, by origin, name,
-//! version and digest. Whether the bytes are the right ones is for the asker to find out: it knows the digest.
+//! version and digest, in whatever folder, the state folder aside: as by a batch, what was taken in may go also when its folder is
+//! not open any more. Whether the bytes are the right ones is for the asker to find out: it knows the digest.
 
 use super::load::place_here;
 use super::sites::asker;
