@@ -6,7 +6,7 @@ use super::route::Route;
 use crate::site::{Config, Site, is_own, real};
 use downpour_catalog::{
     Claimed, Count, Digest, Error, ErrorClass, FileId, Reader, Receipt, ReplicaState, RuleId,
-    SiteId,
+    SiteId, State,
 };
 use downpour_transport::identity::PublicKey;
 use std::collections::{BTreeMap, HashMap, HashSet};

@@ -21,8 +21,8 @@ use downpour_catalog::{Claimed, ErrorClass, Holder, Reason, RuleId, Takers, Time
 use downpour_proto::Rng;
 use downpour_transport::control::SessionId;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::sync::atomic::Ordering;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use tokio::task::JoinSet;
 
@@ -520,20 +520,16 @@ mod tests {
     #[tokio::test]
     async fn what_a_daemon_left_that_died_waits_though_as_much_is_under_way_as_may_be() {
         let folder = tempfile::tempdir().unwrap();
-        let file = folder.path().join("site.toml");
-        let text = "[site]\nname = 'a'\n[api]\nlisten = '127.0.0.1:0'\n[transfer]\nactive = 1\n";
-        std::fs::write(&file, text).unwrap();
-        let daemon = Daemon::start(&file, Clock::system()).await.unwrap();
-        daemon.end(Duration::ZERO).await;
-        let (site, dispatch) = (&daemon.site, Dispatch::new(&daemon.site, &Arc::default()));
-        let (id, _, rule) = fixture::queued(site, "to:b", "f").await;
+        let site = Daemon::ended(folder.path(), "a", "[transfer]\nactive = 1\n").await;
+        let dispatch = Arc::new(Dispatch::new(&site, &Arc::default()));
+        let (id, _, rule) = fixture::queued(&site, "to:b", "f").await;
         let now = site.clock.now();
         let left = site.catalog.claim(now, Work::QueuedOf(rule), 1, now).done().await.unwrap();
         assert_eq!(left.len(), 1);
         let mut tasks = Tasks::new();
         tasks.spawn(std::future::pending());
-        begin(&Arc::new(dispatch), site, &mut tasks).await.unwrap();
-        let file = fixture::file(site, id).await;
+        begin(&dispatch, &site, &mut tasks).await.unwrap();
+        let file = fixture::file(&site, id).await;
         assert_eq!((file.state, file.error), (State::Waiting, Some(ErrorClass::Interrupted)));
     }
 

@@ -1,8 +1,8 @@
 //! A batch at its source where disks hang, and where no session opens.
 
 use super::{
-    Book, Held, LOOK_TIME, OfferAnswer, Outgoing, Progress, Rng, Route, Said, SessionId, SiteId, Trouble,
-    in_time, now, oneshot, takes_nothing, why_not_read,
+    Book, Held, LOOK_TIME, OfferAnswer, Outgoing, Progress, Rng, Route, Said, SessionId, SiteId,
+    Trouble, in_time, now, oneshot, takes_nothing, why_not_read,
 };
 use crate::dispatch::fixture::{self, apply, told};
 use crate::dispatch::work::work;
