@@ -272,19 +272,52 @@ impl Book {
         Ok(page.files.into_iter().filter(is_ours).collect())
     }
 
-    /// Steps of files that were taken since the last call, by whomever.
-    pub(super) fn follow(&mut self) -> Result<Vec<Event>, SpoolError> {
-        let mut steps = Vec::new();
+    /// The next of the steps of files that were taken since the last call, by whomever; none when that were all.
+    pub(super) fn follow(&mut self) -> Result<Option<Vec<Event>>, SpoolError> {
         for (log, _, last) in self.reader.logs()? {
-            let mut after = self.logs.get(&log).copied().unwrap_or(0);
-            while after < last {
-                let events = self.reader.events(log, after, EVENTS_MAX)?;
-                let Some(newest) = events.last() else { break };
-                after = newest.number;
-                steps.extend(events.into_iter().filter(|event| event.kind == EventKind::Moved));
+            let after = self.logs.get(&log).copied().unwrap_or(0);
+            if after >= last {
+                continue;
             }
-            self.logs.insert(log, after);
+            let mut events = self.reader.events(log, after, EVENTS_MAX)?;
+            let Some(newest) = events.last() else { continue };
+            self.logs.insert(log, newest.number);
+            events.retain(|event| event.kind == EventKind::Moved);
+            return Ok(Some(events));
         }
-        Ok(steps)
+        Ok(None)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Arc, Book, Catalog, Change, EVENTS_MAX, Next, OtherContent, Record, State, Time};
+    use crate::spool::Rules;
+    use downpour_catalog::{Answer, BeforeMigration, CatalogUrl};
+
+    #[test]
+    fn steps_are_told_in_parts_and_all_of_them() {
+        let folder = tempfile::tempdir().unwrap();
+        let (url, now) = (CatalogUrl::Sqlite(folder.path().join("catalog.db")), Time(1 << 50));
+        let catalog = Catalog::open(&url, "daemon", now, &BeforeMigration::Refuse).unwrap();
+        let rule = toml::from_str("name = 'all'\nmatch = '*'\nto = 'there'").unwrap();
+        let rules = Rules::new("here", &[rule]);
+        let mut book = Book::open(Arc::new(catalog), &rules, "").unwrap();
+        let new = |number: usize| {
+            let name = number.to_string();
+            Change::TakeIn(book.new_file(&name, 0, (1, 1), OtherContent::NewVersion))
+        };
+        let taken_in = book.apply(now, (0..EVENTS_MAX).map(new).collect()).unwrap();
+        let settle = |answer: Answer| {
+            let applied = answer.unwrap();
+            let (file, revision, state) = (applied.file, applied.revision, State::Found);
+            Record { file, revision, state }.step(Next::Settled { size: 1 })
+        };
+        book.apply(now, taken_in.into_iter().map(settle).collect()).unwrap();
+        let (mut parts, mut steps) = (0, 0);
+        while let Some(part) = book.follow().unwrap() {
+            (parts, steps) = (parts + 1, steps + part.len());
+        }
+        assert_eq!((parts, steps), (2, EVENTS_MAX));
     }
 }

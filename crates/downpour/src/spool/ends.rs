@@ -17,7 +17,7 @@ use super::root::{CLOCK_SLACK_S, Now, Root, Seen};
 use super::section::{After, Versions};
 use super::settle::Settling;
 use downpour_catalog::{
-    Change, Digest, DigestKind, ErrorClass, File, FileId, Next, Refused, State, Time,
+    Change, Digest, DigestKind, ErrorClass, Event, File, FileId, Next, Refused, State, Time,
 };
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::path::PathBuf;
@@ -60,47 +60,51 @@ pub(super) const fn replaced(versions: Versions) -> Next {
 impl Spool {
     /// What others did with our files in the catalog.
     pub(super) fn follow(&mut self, now: Now) -> Result<(), SpoolError> {
-        for event in self.book.follow()? {
-            let (id, Some(state)) = (FileId(event.subject), event.to) else { continue };
-            let record = Record { file: id, revision: event.revision, state };
-            if let Some(next) = self.orphans.get(&id) {
-                if matches!(state, State::Waiting | State::Queued | State::Quarantined) {
-                    self.retiring.push((record, next.clone()));
-                    self.orphans.remove(&id);
-                } else if state.is_end() {
-                    self.removed.push(id);
-                    self.orphans.remove(&id);
-                }
-                continue;
-            }
-            let Some(rel) = self.by_id.get(&id).cloned() else { continue };
-            let Some(file) = self.files.get_mut(&rel) else { continue };
-            let Some(known) = &mut file.record else { continue };
-            if known.revision >= event.revision {
-                continue;
-            }
-            *known = record;
-            match state {
-                State::Found | State::Settled if file.stage == Stage::Booked => {
-                    file.stage = Stage::Settling;
-                    file.settling = Settling::new(now.steady, file.seen);
-                    self.look_later(now.steady, &rel);
-                }
-                State::Hashed => self.todo.to_queue.push(rel),
-                State::Receipted if !self.rules.at(file.rule).keeps() => {
-                    self.todo.received.push(rel);
-                }
-                State::Quarantined => {
-                    self.todo.set_apart.push((rel, String::new()));
-                }
-                State::Cancelled => {
-                    file.stage = Stage::Booked;
-                    self.todo.set_apart.push((rel, "cancelled".to_owned()));
-                }
-                _ => {}
-            }
+        while let Some(events) = self.book.follow()? {
+            events.iter().for_each(|event| self.stepped(now, event));
         }
         self.put_aside(now)
+    }
+
+    fn stepped(&mut self, now: Now, event: &Event) {
+        let (id, Some(state)) = (FileId(event.subject), event.to) else { return };
+        let record = Record { file: id, revision: event.revision, state };
+        if let Some(next) = self.orphans.get(&id) {
+            if matches!(state, State::Waiting | State::Queued | State::Quarantined) {
+                self.retiring.push((record, next.clone()));
+                self.orphans.remove(&id);
+            } else if state.is_end() {
+                self.removed.push(id);
+                self.orphans.remove(&id);
+            }
+            return;
+        }
+        let Some(rel) = self.by_id.get(&id).cloned() else { return };
+        let Some(file) = self.files.get_mut(&rel) else { return };
+        let Some(known) = &mut file.record else { return };
+        if known.revision >= event.revision {
+            return;
+        }
+        *known = record;
+        match state {
+            State::Found | State::Settled if file.stage == Stage::Booked => {
+                file.stage = Stage::Settling;
+                file.settling = Settling::new(now.steady, file.seen);
+                self.look_later(now.steady, &rel);
+            }
+            State::Hashed => self.todo.to_queue.push(rel),
+            State::Receipted if !self.rules.at(file.rule).keeps() => {
+                self.todo.received.push(rel);
+            }
+            State::Quarantined => {
+                self.todo.set_apart.push((rel, String::new()));
+            }
+            State::Cancelled => {
+                file.stage = Stage::Booked;
+                self.todo.set_apart.push((rel, "cancelled".to_owned()));
+            }
+            _ => {}
+        }
     }
 
     /// The name has other content now.
