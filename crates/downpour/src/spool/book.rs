@@ -7,7 +7,7 @@ use downpour_catalog::{
     NewFile, Next, OpenError, OtherContent, Outcome, Query, Reader, Replica, ReplicaState,
     Revision, RuleId, Same, SiteId, State, Time,
 };
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::{fmt, io};
@@ -90,6 +90,8 @@ pub(super) struct Book {
     prefix: String,
     /// Where each log has been read to.
     logs: HashMap<LogId, i64>,
+    /// Names of the sites, as far as they were asked for.
+    sites: HashMap<SiteId, String>,
 }
 
 impl Book {
@@ -104,7 +106,8 @@ impl Book {
         let ids = numbers.collect::<Result<_, _>>()?;
         let ranks = rules.iter().map(|(_, rule)| rule.priority).collect();
         let logs = reader.logs()?.into_iter().map(|(log, _, last)| (log, last)).collect();
-        Ok(Self { catalog, reader, site, rules: ids, ranks, prefix: prefix.to_owned(), logs })
+        let (prefix, sites) = (prefix.to_owned(), HashMap::new());
+        Ok(Self { catalog, reader, site, rules: ids, ranks, prefix, logs, sites })
     }
 
     /// A file's name in the catalog.
@@ -161,6 +164,15 @@ impl Book {
         let mut own = self.reader.replicas_of(files)?;
         own.retain(|replica| replica.site == self.site);
         Ok(own)
+    }
+
+    /// Names of the sites that have a file, or had it once.
+    pub(super) fn holders(&mut self, file: FileId) -> Result<HashSet<String>, SpoolError> {
+        let replicas = self.reader.replicas(file)?;
+        if replicas.iter().any(|replica| !self.sites.contains_key(&replica.site)) {
+            self.sites = self.reader.sites()?.into_iter().collect();
+        }
+        Ok(replicas.iter().filter_map(|replica| self.sites.get(&replica.site).cloned()).collect())
     }
 
     /// Makes these changes; each is answered in its place.

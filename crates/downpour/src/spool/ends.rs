@@ -10,7 +10,7 @@
 
 use super::aside::{self, SetApart};
 use super::book::{Record, SpoolError};
-use super::engine::{GRACE, Rel, Spool, Stage};
+use super::engine::{GRACE, Rel, Spool, Stage, Tracked};
 use super::leave::{Beside, Leaver, Stays};
 use super::read::Outcome;
 use super::root::{CLOCK_SLACK_S, Now, Root, Seen};
@@ -94,6 +94,7 @@ impl Spool {
             }
             State::Hashed => self.todo.to_queue.push(rel),
             State::Receipted if !self.rules.at(file.rule).keeps() => {
+                file.not_before = Duration::ZERO;
                 self.todo.received.push(rel);
             }
             State::Quarantined => {
@@ -377,6 +378,15 @@ impl Spool {
                 self.stays(now, &rel, &text);
                 continue;
             }
+            if let Some(text) = self.lacks(&rel)? {
+                // Until it is received anew.
+                if let Some(file) = self.files.get_mut(&rel) {
+                    file.not_before = Duration::MAX;
+                }
+                self.say(text);
+                continue;
+            }
+            let Some(file) = self.files.get(&rel) else { continue };
             match root.look(&rel) {
                 Ok(Some(seen)) if Some(seen) == file.read => sure.push(rel),
                 Ok(Some(seen)) if seen.is_content_of(&file.known) => {
@@ -393,6 +403,23 @@ impl Spool {
             readers.add(jobs);
         }
         self.leave(now, sure)
+    }
+
+    /// Why a received file stays: by its rule somebody is to have it who has not. Another rule sent it, or this one said otherwise.
+    fn lacks(&mut self, rel: &Rel) -> Result<Option<String>, SpoolError> {
+        let Some(Tracked { record: Some(record), rule, .. }) = self.files.get(rel) else {
+            return Ok(None);
+        };
+        let has = self.book.holders(record.file)?;
+        let rule = self.rules.at(*rule);
+        let lacking = rule.lacking(|name| has.contains(name)).join(", ");
+        let name = &rule.name;
+        Ok((!lacking.is_empty()).then(|| {
+            format!(
+                "{rel}: it is received, but stays: not by {lacking}, to whom rule `{name}` sends: \
+                 send it there (downpour transfer submit), and remove it"
+            )
+        }))
     }
 
     /// A file that may leave was read again. What was read may leave, and not what has its name by now.

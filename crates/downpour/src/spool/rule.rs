@@ -71,6 +71,15 @@ impl RuleSection {
         }
     }
 
+    /// Who is to have a file by this rule and has it not, if it is not enough who has it.
+    pub fn lacking(&self, has: impl Fn(&str) -> bool) -> Vec<&str> {
+        let all = self.to.iter().chain(&self.receivers).map(String::as_str);
+        let lacking: Vec<_> = all.filter(|name| !has(name)).collect();
+        let receivers = self.receivers.len();
+        let may_lack = receivers.saturating_sub(self.required.of(receivers));
+        if lacking.len() > may_lack { lacking } else { Vec::new() }
+    }
+
     /// Whether the file is to stay in the spool after its receipt.
     pub fn keeps(&self) -> bool {
         self.after == After::Keep
@@ -158,6 +167,21 @@ mod tests {
         assert_eq!(path.as_deref(), Some("alpha/1970-01-01/run/1.root"));
         let arrived = rules.for_arrival("beta", "x").unwrap();
         assert_eq!(arrived.path_of("beta", "x", 1, Time(0)), None, "its sender says where");
+    }
+
+    #[test]
+    fn all_sites_are_to_have_a_file_and_of_receivers_as_many_as_are_required() {
+        let text = "[[rule]]\nname = 'a'\nmatch = '*'\n";
+        for (to, has, lacking) in [
+            ("to = ['x', 'y']", "x", vec!["y"]),
+            ("to = ['x', 'y']", "xy", vec![]),
+            ("receivers = ['x', 'y', 'z']\nrequired = 2", "xz", vec![]),
+            ("receivers = ['x', 'y', 'z']\nrequired = 2", "x", vec!["y", "z"]),
+            ("receivers = ['x', 'y', 'z']", "xz", vec!["y"]),
+        ] {
+            let rule = &read(&format!("{text}{to}")).unwrap().rule[0];
+            assert_eq!(rule.lacking(|name| has.contains(name)), lacking, "{to}, {has}");
+        }
     }
 
     #[test]

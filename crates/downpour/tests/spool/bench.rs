@@ -25,7 +25,7 @@ pub(crate) struct Bench {
     /// What the spool's folder is called.
     place: String,
     spool_text: String,
-    rule_text: String,
+    rule_texts: Vec<String>,
     pub(crate) catalog: Arc<Catalog>,
     pub(crate) spool: Option<Spool>,
     steady: Duration,
@@ -39,19 +39,22 @@ impl Bench {
         fs::create_dir(path("spool")).expect("a folder");
         let spool_text = format!("folder = \"{}\"\n{spool_lines}", path("spool"));
         let rule_lines = rule_lines.replace("ARCHIVE", &path("archive"));
-        let rule_text = format!("name = \"all\"\nmatch = \"*\"\nto = \"there\"\n{rule_lines}");
+        let rule = format!("name = \"all\"\nmatch = \"*\"\nto = \"there\"\n{rule_lines}");
+        let rule_texts = vec![rule];
         let catalog = open_catalog(folder.path());
         let steady = Duration::ZERO;
         let place = "spool".to_owned();
-        let mut bench = Self { folder, place, spool_text, rule_text, catalog, spool: None, steady };
+        let mut bench =
+            Self { folder, place, spool_text, rule_texts, catalog, spool: None, steady };
         bench.start();
         bench
     }
 
     fn start(&mut self) {
         let section: SpoolSection = toml::from_str(&self.spool_text).expect("a section");
-        let rule: RuleSection = toml::from_str(&self.rule_text).expect("a rule");
-        let rules = Arc::new(Rules::new("here", &[rule]));
+        let rule = |text: &String| toml::from_str::<RuleSection>(text).expect("a rule");
+        let rules: Vec<_> = self.rule_texts.iter().map(rule).collect();
+        let rules = Arc::new(Rules::new("here", &rules));
         let said = |_: FileId, class| match class {
             ErrorClass::NameRefused => Some(REFUSED.to_owned()),
             _ => None,
@@ -127,6 +130,11 @@ impl Bench {
         let new = self.path("").display().to_string();
         self.spool_text =
             self.spool_text.replace(old.trim_end_matches('/'), new.trim_end_matches('/'));
+    }
+
+    /// From the next start on this rule is asked before the others.
+    pub(crate) fn ask_first(&mut self, rule: &str) {
+        self.rule_texts.insert(0, rule.to_owned());
     }
 
     pub(crate) fn archive(&self, name: &str) -> PathBuf {

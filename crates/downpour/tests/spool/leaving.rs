@@ -88,6 +88,30 @@ fn what_was_submitted_before_it_was_seen_goes_by_its_rule_as_well() {
 }
 
 #[test]
+fn what_another_rule_sent_stays_until_all_have_it_to_whom_its_rule_sends() {
+    let mut bench = Bench::new("rescan = '10s'", "");
+    bench.write("a", "one");
+    bench.tick(LONG);
+    bench.send_all();
+    bench.tick(LONG);
+    bench.ask_first("name = 'big'\nmatch = '*'\nto = ['there', 'archive']\nafter = 'delete'");
+    bench.restart();
+    bench.tick(200.0);
+    assert!(bench.path("a").exists(), "{}", bench.said());
+    let said = bench.spool().take_notices();
+    assert_eq!(said.iter().filter(|text| text.contains("not by archive, ")).count(), 1, "{said:?}");
+    let file = bench.newest("a");
+    let (site, path) = (bench.catalog.site("archive").unwrap(), "/archive".to_owned());
+    let there = Replica { file: file.id, site, path, state: ReplicaState::Present };
+    bench.catalog.apply(bench.now().wall, &[Change::Replica(there)]).unwrap()[0].clone().unwrap();
+    let (at, next) = (bench.newest("a").revision, Next::Queued);
+    bench.step(Move { file: file.id, at, fence: None, next });
+    assert_eq!(bench.send_all(), 1);
+    bench.tick(LONG);
+    assert!(!bench.path("a").exists(), "{}", bench.said());
+}
+
+#[test]
 fn what_left_and_is_sent_again_is_not_given_up_at_a_start() {
     let mut bench = Bench::new("", "after = 'move:ARCHIVE'");
     bench.write("a", "one");
