@@ -307,14 +307,18 @@ impl Spool {
             0 => self.book.newest(rel)?,
             number => self.book.file(FileId(number))?,
         };
-        let changes = match known {
-            Some(file) if file.state == State::Quarantined => self.resumed(&file, rel),
+        let changes = match &known {
+            Some(file) if file.state == State::Quarantined => self.resumed(file, rel),
             // It becomes a file as any other.
             Some(file) if file.state == State::Cancelled => vec![self.book.removed(file.id)],
             _ => Vec::new(),
         };
         if let Some(Err(refused)) = self.book.apply(now.wall, changes)?.first() {
             return Ok(Err(refused.to_string()));
+        }
+        if let Some(file) = known.filter(|file| file.state == State::Quarantined) {
+            // Mended it may be another one, which has replaced it.
+            self.awaited.push((rel.clone(), file.id, gone(file.digest.is_none())));
         }
         self.say(format!("{rel}: released from quarantine"));
         self.look_at(now, rel);

@@ -161,8 +161,9 @@ pub struct Spool {
     due: BTreeSet<(Duration, Rel)>,
     pub(super) todo: Todo,
     pub(super) missing: BTreeMap<Rel, Duration>,
-    /// Files that the catalog awaits here since the start and that are not found yet, and what they become if they are gone.
-    awaited: Vec<(String, FileId, Next)>,
+    /// Files that the catalog awaits here, since the start or their release, and that are not found yet, and what they become if
+    /// they are gone.
+    pub(super) awaited: Vec<(String, FileId, Next)>,
     /// Folders and files that the last look at everything could not look at.
     hidden: HashSet<String>,
     unmatched: BTreeSet<String>,

@@ -3,7 +3,7 @@
 use crate::bench::{Bench, LONG, REFUSED};
 use crate::skipped::not_here;
 use downpour::spool::lies_aside;
-use downpour_catalog::{ErrorClass, Move, Next, State};
+use downpour_catalog::{ErrorClass, Move, Next, ReplicaState, State};
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 use std::fs;
 
@@ -43,6 +43,22 @@ fn a_long_name_has_its_reason_too() {
     bench.tick(LONG);
     assert_eq!(bench.newest(&name).state, State::Queued, "{}", bench.said());
     assert!(bench.spool().quarantine().is_empty());
+}
+
+#[test]
+fn what_was_read_and_is_mended_in_quarantine_replaces_what_it_was() {
+    let mut bench = Bench::new("", "");
+    bench.write("a", "abc");
+    bench.tick(LONG);
+    refuse(&bench, "a");
+    bench.tick(0.5);
+    fs::write(bench.path(".quarantine/a"), "mended").unwrap();
+    let now = bench.now();
+    bench.spool().release(now, "a").unwrap().unwrap();
+    bench.tick(LONG);
+    let stands = [(State::Cancelled, None), (State::Queued, None)];
+    assert_eq!(bench.stands("a"), stands, "{}", bench.said());
+    assert_eq!(bench.copy(&bench.versions("a")[0]).0, ReplicaState::Removed);
 }
 
 #[test]
