@@ -238,12 +238,19 @@ impl Spool {
                     (class.to_string(), if text.is_empty() { said() } else { text })
                 }
                 // Who was to send it looked for it while it was away, or where the folder was before.
-                (State::Quarantined, Some(_)) if self.lies_there(&root, &rel) => {
+                (State::Quarantined, Some(_))
+                    if root.is_there() && self.is_as_known(&root, &rel) =>
+                {
                     self.met_quarantined(now, &rel, record)?;
                     continue;
                 }
                 _ => continue,
             };
+            // What has its name by now is not what was set apart. One that nobody has read may have grown.
+            if known.digest.is_some() && !self.is_as_known(&root, &rel) {
+                self.look_at(now, &rel);
+                continue;
+            }
             let text = if text.is_empty() { class.clone() } else { text };
             let reason = SetApart {
                 path: rel.to_string(),
@@ -269,10 +276,10 @@ impl Spool {
         Ok(())
     }
 
-    /// Whether a file lies where its path leads to, as the catalog was told of it.
-    fn lies_there(&self, root: &Root, rel: &Rel) -> bool {
+    /// Whether a file lies in the folder as the catalog was told of it.
+    fn is_as_known(&self, root: &Root, rel: &Rel) -> bool {
         let is_it = |seen: Seen| self.files.get(rel).is_some_and(|f| seen.is_content_of(&f.known));
-        root.is_there() && root.look(rel).is_ok_and(|seen| seen.is_some_and(is_it))
+        root.look(rel).is_ok_and(|seen| seen.is_some_and(is_it))
     }
 
     /// Releases a file from quarantine, by its path in the spool: it goes back to its place and starts again.

@@ -62,6 +62,31 @@ fn what_was_read_and_is_mended_in_quarantine_replaces_what_it_was() {
 }
 
 #[test]
+fn what_replaced_a_file_before_that_is_set_apart_or_cancelled_is_the_next_version() {
+    for is_cancelled in [false, true] {
+        // Changes are seen by rescans only.
+        let mut bench = Bench::new("network = true", "");
+        bench.write("a", "one");
+        bench.tick(LONG);
+        bench.write(".new", "other");
+        fs::rename(bench.path(".new"), bench.path("a")).unwrap();
+        let first = match is_cancelled {
+            true => (State::Cancelled, None),
+            false => (State::Quarantined, Some(ErrorClass::NameRefused)),
+        };
+        if is_cancelled {
+            bench.cancel("a")
+        } else {
+            refuse(&bench, "a")
+        }
+        bench.tick(10.0);
+        assert!(bench.spool().quarantine().is_empty(), "{}", bench.said());
+        assert_eq!(bench.stands("a"), [first, (State::Queued, None)], "{}", bench.said());
+        assert_eq!(bench.copy(&bench.versions("a")[0]).0, ReplicaState::Removed);
+    }
+}
+
+#[test]
 fn why_a_file_was_set_apart_while_it_was_moved_is_what_the_mover_said() {
     let mut bench = Bench::new("", "");
     bench.write("a", "abc");
