@@ -247,11 +247,23 @@ impl Worker {
                 self.tell_fuller(&status);
             }
             self.show(index, |shown| *shown = status);
-            let until = Instant::now() + TICK;
-            while let Ok(ask) = asked.recv_timeout(until.saturating_duration_since(Instant::now()))
-            {
-                self.answer(&mut spool, ask)?;
-            }
+            self.listen(Instant::now() + TICK, &mut spool, asked)?;
+        }
+        Ok(())
+    }
+
+    /// Answers what is asked until then. For what is left over there is time after the next tick, which nobody holds up who asks.
+    fn listen(
+        &self,
+        until: Instant,
+        spool: &mut Spool,
+        asked: &mpsc::Receiver<Ask>,
+    ) -> Result<(), SpoolError> {
+        let left = || until.saturating_duration_since(Instant::now());
+        while !left().is_zero()
+            && let Ok(ask) = asked.recv_timeout(left())
+        {
+            self.answer(spool, ask)?;
         }
         Ok(())
     }
@@ -280,13 +292,14 @@ impl Worker {
 
     fn answer(&self, spool: &mut Spool, ask: Ask) -> Result<(), SpoolError> {
         match ask {
+            // Who asked was told by now that there is no answer.
+            Ask::Quarantine(reply) if reply.is_closed() => {}
+            Ask::Release(_, reply) if reply.is_closed() => {}
             Ask::Quarantine(reply) => {
                 let folder = spool.status().folder;
                 let of = |(place, reason)| InQuarantine { spool: folder.clone(), place, reason };
                 let _ = reply.send(spool.quarantine().into_iter().map(of).collect());
             }
-            // Who asked was told by now that there is no answer.
-            Ask::Release(_, reply) if reply.is_closed() => {}
             Ask::Release(meant, reply) => {
                 let _ = reply.send(spool.release(self.now(), &meant)?);
             }

@@ -1,7 +1,7 @@
 //! The service and its threads: what is asked of spools, and what a reload, a drain and a stop cut short.
 
 use super::{
-    Ask, Extension, Failing, InQuarantine, Instant, Ordering, Rules, STILL_THERE, SetApart,
+    Ask, Extension, Failing, InQuarantine, Instant, Ordering, Rules, STILL_THERE, SetApart, Spool,
     SpoolSection, SpoolService, SpoolStatus, TICKS_USUAL, Worker, lock,
 };
 use crate::site::{Clock, Daemon, Service, Site, Stop, Wish};
@@ -179,6 +179,29 @@ async fn what_is_asked_stands_until_the_last_run_has_left_if_that_is_soon() {
     lock(&worker.service.at_work).insert(place.to_owned());
     wish.send_replace(Wish::Drain);
     assert!(worker.enter(place, |_| ()).is_none());
+}
+
+#[tokio::test]
+async fn who_asks_while_a_tick_is_due_waits_until_it_is_over() {
+    let folder = tempfile::tempdir().unwrap();
+    let daemon = ended_daemon(folder.path()).await;
+    let (service, (_wish, stop)) = (Arc::new(SpoolService::default()), Stop::new());
+    let (over, stopped) = Default::default();
+    let (site, began, clock) = (daemon.site.clone(), Instant::now(), Clock::system());
+    let worker = &Worker { service, site, stop, over, stopped, began, clock };
+    let ((ask, asked), (reply, mut answer)) = (mpsc::channel(), oneshot::channel());
+    ask.send(Ask::Quarantine(reply)).unwrap();
+    let listen = move || {
+        let section: SpoolSection = toml::from_str("folder = '/data/in'").unwrap();
+        let (rules, catalog) = (Arc::new(Rules::new("a", &[])), worker.site.catalog.clone());
+        let said = Box::new(|_, _| None);
+        let mut spool = Spool::open(section, rules, catalog, Arc::default(), said).unwrap();
+        worker.listen(Instant::now(), &mut spool, &asked).unwrap();
+        asked
+    };
+    let asked = thread::scope(|threads| threads.spawn(listen).join()).unwrap();
+    assert_eq!(answer.try_recv().unwrap_err(), Empty);
+    assert!(asked.try_recv().is_ok());
 }
 
 #[test]
