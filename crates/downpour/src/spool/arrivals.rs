@@ -39,7 +39,8 @@ const EVENTS_MAX: usize = 100;
 const LOOK: Duration = Duration::from_millis(20);
 /// What is kept of a command's complaints.
 const STDERR_BYTES: u64 = 2_000;
-/// What is open is written down in so many entries at most; older ones that failed for good are forgotten.
+/// What is open is written down in so many entries at most: of those that failed for good the oldest are forgotten, and while
+/// all are to be tried again no new command begins.
 const OPEN_MAX: usize = 10_000;
 
 /// A command that failed.
@@ -187,6 +188,12 @@ impl Arrivals {
         &self.notes.failing
     }
 
+    /// Whether so many are to be tried again that no new one begins.
+    pub fn is_full(&self) -> bool {
+        let failing = &self.notes.failing;
+        failing.len() >= OPEN_MAX && failing.iter().all(|failing| failing.next_try.is_some())
+    }
+
     /// Commands that went well since the start.
     pub const fn done(&self) -> u64 {
         self.done
@@ -221,6 +228,9 @@ impl Arrivals {
 
     /// Reads our log on, as far as a command.
     fn read_on(&mut self, now: Time, wish: &dyn Fn() -> Wish) -> Result<bool, SpoolError> {
+        if self.is_full() {
+            return Ok(false);
+        }
         let events = self.reader.events(self.catalog.log(), self.notes.seen, EVENTS_MAX)?;
         let more = events.len() == EVENTS_MAX;
         let mut ended = false;
@@ -296,9 +306,18 @@ impl Arrivals {
                 let pause = RETRY_S * 4i64.pow(tries - 1);
                 let next_try = (tries < TRIES_MAX).then(|| now.plus_s(pause).0);
                 let (file, name) = (file.id.0, file.name.clone());
-                self.notes.failing.push(Failing { file, name, tries, next_try, text });
-                if self.notes.failing.len() > OPEN_MAX {
-                    self.notes.failing.remove(0);
+                let failing = &mut self.notes.failing;
+                failing.push(Failing { file, name, tries, next_try, text });
+                let oldest = failing.iter().position(|failing| failing.next_try.is_none());
+                if let Some(oldest) = oldest.filter(|_| failing.len() > OPEN_MAX) {
+                    let Failing { file, name, text, .. } = failing.remove(oldest);
+                    tracing::warn!(
+                        target: "spool",
+                        file,
+                        %name,
+                        %text,
+                        "a command that failed for good is forgotten: too many are open"
+                    );
                 }
             }
         }

@@ -48,6 +48,10 @@ const ARRIVALS: &str = "arrivals.json";
 const STILL_THERE: &str =
     "the last run is still at work there: it copies a file, or the disk does not answer";
 
+/// Why no new command on arrival begins.
+const TOO_MANY: &str = "as many have failed as can be open, and are tried again first: mend what they \
+                        complain of (`downpour spool status`)";
+
 /// A file in quarantine.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct InQuarantine {
@@ -316,6 +320,7 @@ impl Worker {
             lock(&self.service.failing).clear();
             lock(&self.service.failing).extend_from_slice(arrivals.failing());
             *lock(&self.service.commands) = arrivals.done();
+            self.stands_still(if arrivals.is_full() { TOO_MANY.to_owned() } else { String::new() });
             let until = Instant::now() + if more { Duration::ZERO } else { TICK };
             while let Ok(file) = asked.recv_timeout(until.saturating_duration_since(Instant::now()))
             {

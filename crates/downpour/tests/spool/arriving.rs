@@ -237,6 +237,30 @@ fn a_command_that_fails_is_tried_again_and_then_listed() {
 }
 
 #[test]
+fn what_is_to_be_tried_again_is_not_forgotten_for_what_arrives() {
+    const MANY: i64 = 10_000;
+    for has_one_failed_for_good in [false, true] {
+        let receiver = Receiver::new("['/bin/sh', '-c', 'echo $0 >> OUT/log; false', '{name}']");
+        let failing = |file| {
+            let at = NOW.plus_s(600).0.to_string();
+            let next = if has_one_failed_for_good && file == 7 { "null" } else { at.as_str() };
+            format!(r#"{{"file":{file},"name":"x","tries":1,"next_try":{next},"text":""}}"#)
+        };
+        let open = (0..MANY).map(failing).collect::<Vec<_>>().join(",");
+        let notes = format!(r#"{{"seen":0,"failing":[{open}]}}"#);
+        fs::write(receiver.folder.path().join("arrivals.json"), notes).unwrap();
+        receiver.arrives("late");
+        let mut arrivals = receiver.open();
+        run(&mut arrivals, at(0));
+        assert!(arrivals.is_full());
+        let is_open = |file| arrivals.failing().iter().any(|failing| failing.file == file);
+        assert_eq!((is_open(0), is_open(7)), (true, !has_one_failed_for_good));
+        assert_eq!(receiver.out("log").is_empty(), !has_one_failed_for_good);
+        assert_eq!(arrivals.failing().len() as i64, MANY);
+    }
+}
+
+#[test]
 fn a_command_that_failed_while_the_clock_was_ahead_is_tried_again() {
     let receiver = Receiver::new("['/bin/sh', '-c', 'echo >> OUT/log; test -e OUT/mended']");
     let mut arrivals = receiver.open();
