@@ -238,7 +238,9 @@ impl Arrivals {
             if wish() != Wish::Run {
                 break;
             }
-            let arrived = event.kind == EventKind::TakenIn && event.to == Some(State::Adopted);
+            // Other content in the place of what was gone is told as its digest.
+            let is_told = matches!(event.kind, EventKind::TakenIn | EventKind::Digest);
+            let arrived = is_told && event.to == Some(State::Adopted);
             let ran = match arrived {
                 true => self.run(now, FileId(event.subject), wish)?,
                 false => Ran::Nothing,

@@ -4,8 +4,8 @@ use crate::bench::{Bench, open_catalog};
 use downpour::site::Wish;
 use downpour::spool::{Adoption, Arrivals, Now, RuleSection, Rules, adopt, look_first, read_list};
 use downpour_catalog::{
-    AdoptedFile, BeforeMigration, Catalog, CatalogUrl, Change, Digest, DigestKind, FileId,
-    OtherContent, SiteId, State, Time, backup,
+    AdoptedFile, BeforeMigration, Catalog, CatalogUrl, Change, Digest, DigestKind, FileId, Origin,
+    OtherContent, Replica, ReplicaState, SiteId, State, Time, backup,
 };
 use std::fs;
 use std::path::Path;
@@ -60,7 +60,17 @@ fn arrive(
     name: &str,
     replicas: Vec<(SiteId, String)>,
 ) -> FileId {
-    let file = AdoptedFile {
+    let file = adopted(catalog, site, name, replicas);
+    catalog.apply(at, &[Change::Adopt(file)]).unwrap()[0].clone().unwrap().file
+}
+
+fn adopted(
+    catalog: &Catalog,
+    site: SiteId,
+    name: &str,
+    replicas: Vec<(SiteId, String)>,
+) -> AdoptedFile {
+    AdoptedFile {
         site,
         name: name.to_owned(),
         size: 3,
@@ -71,8 +81,7 @@ fn arrive(
         other_content: OtherContent::NewVersion,
         origin: None,
         receipt: None,
-    };
-    catalog.apply(at, &[Change::Adopt(file)]).unwrap()[0].clone().unwrap().file
+    }
 }
 
 fn at(seconds: i64) -> Now {
@@ -102,6 +111,30 @@ fn each_file_that_arrives_gets_its_command_once() {
     run(&mut arrivals, at(2));
     assert_eq!(receiver.out("log").lines().count(), 2);
     assert_eq!((arrivals.done(), arrivals.failing().len()), (1, 0));
+}
+
+#[test]
+fn other_content_in_the_place_of_what_is_gone_gets_its_command_too() {
+    let receiver = Receiver::new("['/bin/sh', '-c', 'echo $DOWNPOUR_BLAKE3 >> OUT/log']");
+    let mut arrivals = receiver.open();
+    let catalog = &receiver.catalog;
+    let [here, there] = ["here", "there"].map(|site| catalog.site(site).unwrap());
+    let apply = |change| catalog.apply(NOW, &[change]).unwrap()[0].clone().unwrap().file;
+    let digests = [b"one", b"two"].map(|content| blake3::hash(content));
+    for digest in &digests {
+        let path = "/in/a".to_owned();
+        let file = apply(Change::Adopt(AdoptedFile {
+            digest: Digest::blake3(*digest.as_bytes()),
+            // Whoever lost its catalog counts versions from 1 again.
+            origin: Some(Origin { version: 1, taken_in: NOW }),
+            ..adopted(catalog, there, "a", vec![(here, path.clone())])
+        }));
+        run(&mut arrivals, at(0));
+        // Its command has removed it, as a scrub sees.
+        apply(Change::Replica(Replica { file, site: here, path, state: ReplicaState::Lost }));
+    }
+    let [one, two] = digests.map(|digest| digest.to_hex());
+    assert_eq!(receiver.out("log"), format!("{one}\n{two}\n"));
 }
 
 #[test]
