@@ -91,6 +91,8 @@ pub(super) struct Listing {
     pub(super) files: Vec<(String, Seen)>,
     /// Names of folders.
     pub(super) folders: Vec<String>,
+    /// Names of those on which another file system is mounted.
+    pub(super) mounts: Vec<String>,
     /// What is not taken.
     pub(super) odd: Vec<Odd>,
     /// Names that could not be looked at; they are odd, too.
@@ -216,6 +218,7 @@ impl Root {
     /// written after.
     pub(super) fn list(&self, rel: &str) -> Result<Listing, Errno> {
         let folder = self.folder(rel)?;
+        let device = rustix::fs::fstat(&folder)?.st_dev;
         let mut names = Vec::new();
         for entry in Dir::read_from(&folder)? {
             let entry = entry?;
@@ -247,6 +250,9 @@ impl Root {
                 FileType::Directory if deep => {
                     let why = format!("it is more than {DEPTH_MAX} folders deep");
                     listing.odd.push(Odd { path: join(rel, text), why });
+                }
+                FileType::Directory if stat.st_dev != device => {
+                    listing.mounts.push(text.to_owned());
                 }
                 FileType::Directory => listing.folders.push(text.to_owned()),
                 kind => {

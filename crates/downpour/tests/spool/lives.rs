@@ -1,11 +1,13 @@
 //! From found to queued, and what happens to a file in between.
 
 use crate::bench::{Bench, LONG};
-use crate::skipped::not_here;
+use crate::skipped::{not_here, skipped};
 use downpour_catalog::{Claimed, DigestKind, ErrorClass, Move, Next, Reason, ReplicaState, State};
 use std::fs::{self, OpenOptions};
 use std::io::Write as _;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
+use std::path::Path;
+use std::process::Command;
 use std::thread;
 
 const QUEUED: (State, Option<ErrorClass>) = (State::Queued, None);
@@ -461,6 +463,41 @@ fn a_folder_that_is_not_mounted_loses_nothing() {
     bench.tick(LONG);
     assert_eq!(bench.spool().status().trouble, "");
     assert_eq!((bench.stands("a"), bench.stands("b")), (vec![QUEUED], vec![QUEUED]));
+}
+
+/// Another file system, unmounted with the test.
+struct Tmpfs<'a>(&'a Path);
+
+impl<'a> Tmpfs<'a> {
+    fn mount(at: &'a Path) -> Option<Self> {
+        let words = ["-t", "tmpfs", "-o", "size=1m", "downpour-test"];
+        let mounted = Command::new("mount").args(words).arg(at).status();
+        mounted.is_ok_and(|status| status.success()).then(|| Self(at))
+    }
+}
+
+impl Drop for Tmpfs<'_> {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg(self.0).status();
+    }
+}
+
+#[test]
+fn a_folder_on_which_another_file_system_is_mounted_is_told_of_and_hides_what_is_there() {
+    let mut bench = Bench::new("", "");
+    bench.write("d/a", "1");
+    bench.tick(LONG);
+    bench.stop();
+    let folder = bench.path("d");
+    let Some(_mounted) = Tmpfs::mount(&folder) else {
+        return skipped("a_folder_on_which_another_file_system", "needs root to mount a tmpfs");
+    };
+    bench.write("d/b", "1");
+    bench.begin();
+    bench.tick(LONG);
+    let odd = bench.spool().status().odd;
+    assert!(odd.iter().any(|text| text.starts_with("d: another file system")), "{odd:?}");
+    assert_eq!((bench.stands("d/a"), bench.stands("d/b")), (vec![QUEUED], vec![]));
 }
 
 #[test]
