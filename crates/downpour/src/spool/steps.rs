@@ -138,20 +138,30 @@ impl Spool {
         rel: &Rel,
         record: Record,
     ) -> Result<(), SpoolError> {
+        if let Some(file) = self.files.get_mut(rel) {
+            file.stage = Stage::Booked;
+        }
         let known = self.book.file(record.file)?;
-        let is_gone = |file: &File| file.error == Some(ErrorClass::FileGone);
-        let Some(gone) = known.filter(is_gone) else {
-            if let Some(file) = self.files.get_mut(rel) {
-                file.stage = Stage::Booked;
+        match known.filter(|file| file.error == Some(ErrorClass::FileGone)) {
+            Some(gone) => self.is_back(now, rel, &gone),
+            None => {
+                self.todo.set_apart.push((rel.clone(), String::new()));
+                Ok(())
             }
-            self.todo.set_apart.push((rel.clone(), String::new()));
-            return Ok(());
-        };
-        let changes = self.resumed(&gone, rel);
-        let answer = self.book.apply(now.wall, changes)?.remove(0);
-        if let Ok(applied) = answer {
-            self.say(format!("{rel}: it is back"));
-            self.taken_in(now, rel, applied)?;
+        }
+    }
+
+    /// A file that was gone lies in its place again.
+    fn is_back(&mut self, now: Now, rel: &Rel, gone: &File) -> Result<(), SpoolError> {
+        let changes = self.resumed(gone, rel);
+        match self.book.apply(now.wall, changes)?.remove(0) {
+            Ok(applied) => {
+                self.say(format!("{rel}: it is back"));
+                self.taken_in(now, rel, applied)?;
+            }
+            refused => {
+                self.note_answers(now, rel, &[refused]);
+            }
         }
         Ok(())
     }
@@ -423,8 +433,14 @@ fn pause(class: ErrorClass, failures: u32) -> Option<Duration> {
 
 #[cfg(test)]
 mod tests {
-    use super::{RETRY, RETRY_OTHERS, RETRY_OTHERS_MAX, TRIES_MAX, pause};
-    use downpour_catalog::{ErrorClass, Scope};
+    use super::{
+        Next, Now, RETRY, RETRY_OTHERS, RETRY_OTHERS_MAX, Rel, Spool, Stage, State, TRIES_MAX,
+        pause,
+    };
+    use crate::spool::Rules;
+    use downpour_catalog::{BeforeMigration, Catalog, CatalogUrl, ErrorClass, Scope, Time};
+    use std::sync::Arc;
+    use std::time::Duration;
 
     #[test]
     fn only_a_files_own_fault_sets_it_apart() {
@@ -437,5 +453,32 @@ mod tests {
         let of_others = |failures| pause(ErrorClass::SourceReadFailed, failures).unwrap();
         assert_eq!([1, 2].map(of_others), [RETRY_OTHERS, 2 * RETRY_OTHERS]);
         assert_eq!([7, 1000].map(of_others), [RETRY_OTHERS_MAX; 2]);
+    }
+
+    #[test]
+    fn what_is_back_and_took_another_step_meanwhile_is_looked_at_anew() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("spool");
+        std::fs::create_dir(&path).unwrap();
+        std::fs::write(path.join("a"), "abc").unwrap();
+        let now = Now { steady: Duration::ZERO, wall: Time(1_790_000_000_000_000) };
+        let url = CatalogUrl::Sqlite(folder.path().join("catalog.db"));
+        let catalog = Catalog::open(&url, "daemon", now.wall, &BeforeMigration::Refuse).unwrap();
+        let section = toml::from_str(&format!("folder = {path:?}")).unwrap();
+        let rule = toml::from_str("name = 'all'\nmatch = '*'\nto = 'there'").unwrap();
+        let (rules, said) = (Arc::new(Rules::new("here", &[rule])), Box::new(|_, _| None));
+        let catalog = Arc::new(catalog);
+        let mut spool = Spool::open(section, rules, catalog, Arc::default(), said).unwrap();
+        spool.tick(now).unwrap();
+        let rel = Rel::from("a");
+        let record = spool.files[&rel].record.unwrap();
+        let before = spool.book.file(record.file).unwrap().unwrap();
+        let step = record.step(Next::Quarantined(ErrorClass::FileUnreadable));
+        spool.book.apply(now.wall, vec![step]).unwrap().remove(0).unwrap();
+        spool.files.get_mut(&rel).unwrap().stage = Stage::New;
+        spool.is_back(now, &rel, &before).unwrap();
+        let file = &spool.files[&rel];
+        let state = file.record.map(|record| record.state);
+        assert_eq!((file.stage, state), (Stage::Booked, Some(State::Quarantined)));
     }
 }
