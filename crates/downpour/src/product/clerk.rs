@@ -272,9 +272,13 @@ impl Clerk {
             let placed = std::mem::take(&mut state.placed);
             (placed, state.through, state.session.clone(), state.before.clone())
         };
-        let signed = self.sign(placed, (&session, before.as_deref()));
+        let mut signed = self.sign(placed, (&session, before.as_deref()));
         let mut state = self.lock();
         state.let_go();
+        if state.session != session {
+            // It is over: what failed comes again in the one that has begun.
+            signed.retain(|told| matches!(told, Told::Placed { .. }));
+        }
         state.ready.extend(signed);
         let mut word = Word::default();
         let mut bytes = 0;
@@ -400,7 +404,7 @@ mod tests {
     use rustix::fs::{Mode, OFlags};
     use rustix::io::Errno;
     use std::os::unix::fs::MetadataExt as _;
-    use std::sync::Arc;
+    use std::sync::{Arc, OnceLock, Weak};
 
     fn file(name: &str, content: &[u8]) -> (SiteFile, Digest) {
         let hash = blake3::hash(content);
@@ -694,6 +698,43 @@ mod tests {
             let answer = |f: &InPlace| (f.signed.receipt.name == "late").then(|| late.clone());
             Ok(files.iter().map(answer).collect())
         }
+    }
+
+    /// The same, and another session begins while it records.
+    #[derive(Default)]
+    struct Slow(OnceLock<Weak<Clerk>>);
+
+    impl Desk for Slow {
+        fn lane(&self) -> &str {
+            Site.lane()
+        }
+
+        fn look(&self, file: &SiteFile) -> Verdict {
+            Site.look(file)
+        }
+
+        fn keep(&self, files: &[InPlace]) -> Result<Vec<Option<Failure>>, Failure> {
+            self.0.get().unwrap().upgrade().unwrap().begin("two".to_owned());
+            Site.keep(files)
+        }
+    }
+
+    #[test]
+    fn what_fails_while_its_session_ends_is_not_told_in_the_next_one() {
+        let folder = tempfile::tempdir().unwrap();
+        let (identity, desk) = (Arc::new(Identity::generate()), Arc::new(Slow::default()));
+        let own = Some(Arc::clone(&desk) as Arc<dyn Desk>);
+        let clerk = Arc::new(Clerk::new(folder.path().to_owned(), identity, own));
+        desk.0.set(Arc::downgrade(&clerk)).unwrap();
+        clerk.begin("one".to_owned());
+        for name in ["good", "late"] {
+            std::fs::write(folder.path().join(name), name).unwrap();
+            let (file, digest) = file(name, name.as_bytes());
+            clerk.placed(file, (digest, true)).unwrap();
+        }
+        clerk.next_word();
+        let word = clerk.next_word().unwrap();
+        assert!(matches!(&word.files[..], [Told::Placed { .. }]), "{word:?}");
     }
 
     #[test]
