@@ -156,7 +156,7 @@ impl Leaver<'_> {
 
     /// To another file system: written, compared with the digest, and only then renamed and the original removed.
     fn copy_to(&self, private: &str, to: &OwnedFd, name: &str) -> io::Result<()> {
-        let part = format!(".{name}.{}.part", self.file);
+        let part = format!(".{}.part", self.file);
         let copied = self.write_part(private, to, &part).and_then(|()| {
             rename_new((to, &part), (to, name))?;
             Ok(rustix::fs::fsync(to)?)
