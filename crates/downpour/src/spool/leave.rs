@@ -154,7 +154,8 @@ impl Leaver<'_> {
         Err(io::ErrorKind::AlreadyExists.into())
     }
 
-    /// To another file system: written, compared with the digest, and only then renamed and the original removed.
+    /// To another file system: read and written, what was read compared with the digest, and only then renamed and the original
+    /// removed.
     fn copy_to(&self, private: &str, to: &OwnedFd, name: &str) -> io::Result<()> {
         let part = format!(".{}.part", self.file);
         let copied = self.write_part(private, to, &part).and_then(|()| {
@@ -177,7 +178,7 @@ impl Leaver<'_> {
         let go_on = |_| !self.ending.load(Ordering::Relaxed);
         let (_, digests) = Digesting::new(&[]).read(&mut copy, go_on)?;
         if self.digest.as_ref() != digests.first() {
-            return Err(io::Error::other("the copy has another digest"));
+            return Err(io::Error::other("what was read for the copy has another digest"));
         }
         let original = copy.from.metadata()?;
         copy.to.set_permissions(original.permissions())?;
