@@ -275,17 +275,23 @@ impl Spool {
 
     /// What it says of itself.
     pub fn status(&self) -> SpoolStatus {
-        let stages = |wanted: &[Stage]| {
-            self.files.values().filter(|file| wanted.contains(&file.stage)).count()
-        };
+        let (mut settling, mut reading, mut booked) = (0, 0, 0);
+        for file in self.files.values() {
+            match file.stage {
+                Stage::New | Stage::Settling | Stage::Complete => settling += 1,
+                Stage::Reading => reading += 1,
+                Stage::Booked => booked += 1,
+                Stage::Refused => {}
+            }
+        }
         let watch = self.watch.as_ref();
         let odd = |odd: &Odd| format!("{}: {}", odd.path, odd.why);
         let odd = self.odd.iter().take(NOTICES_MAX).map(odd);
         let unwatched = watch.and_then(|watch| watch.trouble.clone());
         SpoolStatus {
-            settling: stages(&[Stage::New, Stage::Settling, Stage::Complete]),
-            reading: stages(&[Stage::Reading]),
-            booked: stages(&[Stage::Booked]),
+            settling,
+            reading,
+            booked,
             unmatched: self.unmatched.len(),
             odd: unwatched.into_iter().chain(odd).collect(),
             bytes_read: self.readers.as_ref().map_or(0, Readers::bytes),
