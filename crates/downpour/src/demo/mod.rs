@@ -220,7 +220,7 @@ fn compare(plan: &DemoPlan, picked: &Picked, stage: &Stage) -> Result<(), Fault>
             return Err(ended_early(stage, &[]));
         }
         // The TCP run needs the room.
-        fs::remove_dir_all(&out).map_err(|error| broken("remove a compared tree", &error))?;
+        stage::remove(&out).map_err(|error| broken("remove a compared tree", &error))?;
     }
     Ok(())
 }
@@ -249,7 +249,7 @@ fn by_tcp(
             Err(error) => return Err(broken("send over TCP", &error)),
         }
         println!("  {}: {}", receiver_name(index), show_duration(begun.elapsed()));
-        fs::remove_dir_all(&out).map_err(|error| broken("remove a tree", &error))?;
+        stage::remove(&out).map_err(|error| broken("remove a tree", &error))?;
     }
     Ok((took, sent))
 }

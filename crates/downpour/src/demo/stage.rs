@@ -4,14 +4,18 @@
 //! run and removes the folder. A signal is only noted; the demo asks `is_stopped` where it waits. A demo that is killed can
 //! do neither: its programs end with it ([`end_with_demo`]), and the next demo in the same place removes the folder, which
 //! nobody has locked any more.
+//!
+//! The folder is closed to all other users: the copies in it need not have the modes of what is sent, and are in no folder that
+//! keeps that closed.
 
+use super::tree;
 use rustix::fs::{CWD, FlockOperation, Mode, OFlags};
 use rustix::process::{Pid, Signal, getppid, kill_process, set_parent_process_death_signal};
 use std::ffi::OsStr;
 use std::fs;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::MetadataExt as _;
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::Arc;
@@ -62,11 +66,13 @@ struct Program {
 impl Stage {
     /// Makes the folder, below `place`, for running `program`.
     pub(super) fn set(place: &Path, program: PathBuf) -> io::Result<Self> {
+        // Its programs would not take relative paths for their keys and state.
+        let place = &std::path::absolute(place)?;
         remove_left(place);
         let folder = place.join(format!("{FOLDER}{}", std::process::id()));
         let stopped = Arc::default();
         listen_for_signals(Arc::clone(&stopped))?;
-        fs::create_dir(&folder)?;
+        fs::DirBuilder::new().mode(0o700).create(&folder)?;
         let _lock = lock(&folder);
         Ok(Self { folder, _lock, program, running: Vec::new(), stopped })
     }
@@ -190,8 +196,18 @@ impl Drop for Stage {
             let _ = program.child.kill();
             let _ = program.child.wait();
         }
-        let _ = fs::remove_dir_all(&self.folder);
+        let _ = remove(&self.folder);
     }
+}
+
+/// Removes a folder of ours with all in it. Folders arrive with the modes of the source, and from one that is read-only only
+/// root removes anything.
+pub(super) fn remove(folder: &Path) -> io::Result<()> {
+    tree::walk(folder, &mut |path, meta| match meta.is_dir() {
+        true => fs::set_permissions(path, fs::Permissions::from_mode(0o700)),
+        false => Ok(()),
+    })?;
+    fs::remove_dir_all(folder)
 }
 
 /// Removes what demos have left that were killed: the folders of this user that are locked by nobody, of processes that
@@ -207,7 +223,7 @@ fn remove_left(place: &Path) {
     let all = fs::read_dir(place).into_iter().flatten().flatten().map(|entry| entry.path());
     for folder in all.filter(|folder| is_left(folder)) {
         if let Some(_lock) = lock(&folder) {
-            let _ = fs::remove_dir_all(&folder);
+            let _ = remove(&folder);
         }
     }
 }
@@ -243,15 +259,18 @@ fn listen_for_signals(stopped: Arc<AtomicI32>) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use super::{FOLDER, Stage, lock, remove_left};
+    use super::{FOLDER, Stage, lock, remove, remove_left};
     use std::fs;
-    use std::path::PathBuf;
+    use std::os::unix::fs::PermissionsExt as _;
+    use std::path::{Path, PathBuf};
+    use std::thread;
     use std::time::Duration;
 
     #[test]
     fn programs_and_folder_are_gone_afterwards() {
         let mut stage = Stage::set(&std::env::temp_dir(), PathBuf::from("sh")).unwrap();
         let folder = stage.path("");
+        assert_eq!(fs::metadata(&folder).unwrap().permissions().mode() & 0o777, 0o700);
         let good = stage.command(["-c", "exit 0"]);
         stage.start("good", good).unwrap();
         let bad = stage.command(["-c", "echo no such luck; exit 3"]);
@@ -268,6 +287,39 @@ mod tests {
         drop(stage);
         assert!(!folder.exists());
         assert!(!PathBuf::from(format!("/proc/{}", pid.trim())).exists());
+    }
+
+    #[test]
+    fn where_a_relative_place_is_the_programs_know() {
+        let place = tempfile::tempdir().unwrap();
+        let here = std::env::current_dir().unwrap();
+        let up: PathBuf = here.components().skip(1).map(|_| "..").collect();
+        let relative = up.join(place.path().canonicalize().unwrap().strip_prefix("/").unwrap());
+        let stage = Stage::set(&relative, PathBuf::from("sh")).unwrap();
+        let command = stage.command([""; 0]);
+        let home = command.get_envs().find(|(name, _)| *name == crate::home::VARIABLE);
+        assert!(Path::new(home.unwrap().1.unwrap()).is_absolute(), "{command:?}");
+    }
+
+    #[test]
+    fn what_arrived_read_only_is_removed() {
+        let place = tempfile::tempdir().unwrap();
+        let set = |path: &Path, mode| fs::set_permissions(path, fs::Permissions::from_mode(mode));
+        set(place.path(), 0o777).unwrap();
+        let folder = place.path().join("demo");
+        let removed = || {
+            if rustix::process::geteuid().is_root() {
+                // Root removes anything: another user for this thread alone.
+                rustix::thread::set_thread_uid(rustix::fs::Uid::from_raw(65_534)).unwrap();
+            }
+            fs::create_dir_all(folder.join("closed/empty")).unwrap();
+            fs::write(folder.join("closed/file"), "x").unwrap();
+            set(&folder.join("closed/empty"), 0).unwrap();
+            set(&folder.join("closed"), 0o555).unwrap();
+            remove(&folder)
+        };
+        thread::scope(|scope| scope.spawn(removed).join().unwrap()).unwrap();
+        assert!(!folder.exists());
     }
 
     #[test]
