@@ -12,12 +12,9 @@ pub use transfer::{PlanLine, SteeredLine, TransferReport};
 
 use crate::object::printable;
 use crate::units::{show_bytes, show_duration};
-use crate::whole;
 use downpour_proto::Rate;
 use serde::{Deserialize, Serialize};
 use std::fmt::Write as _;
-use std::io;
-use std::path::Path;
 use std::time::Duration;
 
 /// Version of the report's fields.
@@ -335,16 +332,6 @@ impl Report {
         serde_json::to_string_pretty(self).unwrap_or_default() + "\n"
     }
 
-    /// Writes the JSON so that a reader finds the old file or the whole new one; to a pipe or a device as it is.
-    pub fn write(&self, path: &Path) -> io::Result<()> {
-        whole::write(path, 0o666, self.to_json().as_bytes())
-    }
-
-    /// Whether a report could be written there: asked before a session, as after it is too late.
-    pub fn check_path(path: &Path) -> io::Result<()> {
-        whole::check(path)
-    }
-
     /// The summary for people, several lines.
     pub fn summary(&self) -> String {
         let mut out = String::new();
@@ -603,15 +590,5 @@ pub(crate) mod tests {
         assert!(text.contains("dropped: 709 datagrams: 700 not of this session"), "{text}");
         report.session.rejected.forged = 0;
         assert!(!report.summary().contains("dropped"), "a few are everyday");
-    }
-
-    #[test]
-    fn written_files_are_whole() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("report");
-        let report = report(vec![receiver("a", ReceiverState::Complete)]);
-        report.write(&path).unwrap();
-        assert_eq!(std::fs::read_to_string(&path).unwrap(), report.to_json());
-        assert!(report.write(std::path::Path::new("/nonexistent/report.json")).is_err());
     }
 }

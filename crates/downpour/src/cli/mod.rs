@@ -49,7 +49,7 @@ pub(crate) use send::{KEEP_BYTES_MIN, read_defaults};
 pub use wan::{ConnectionArgs, EncryptionArg, PathArg};
 
 use crate::report::Report;
-use crate::{output, profile as papers, session};
+use crate::{output, profile as papers, session, whole};
 use clap::{Args, Parser, Subcommand};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
@@ -108,7 +108,7 @@ impl OutputArgs {
     /// Asked before the session: a report that cannot be written should not cost one.
     fn check(&self) -> Result<(), Fault> {
         let Some(path) = &self.report else { return Ok(()) };
-        Report::check_path(path).map_err(|error| {
+        whole::check(path).map_err(|error| {
             let what = format!("the report {} could not be written: {error}", path.display());
             Fault::start(
                 what,
@@ -141,15 +141,7 @@ impl OutputArgs {
     /// Prints and writes another kind of report.
     pub(crate) fn write_json(&self, report: &impl Serialize, exit: Exit) -> Result<Exit, Fault> {
         let json = serde_json::to_string_pretty(report).expect("a report has no odd keys");
-        if self.json {
-            println!("{json}");
-        }
-        let Some(path) = &self.report else { return Ok(exit) };
-        std::fs::write(path, json + "\n").map_err(|error| {
-            let what = format!("cannot write the report {}: {error}", path.display());
-            Fault::incomplete(what, "give --report a file in a folder that is there")
-        })?;
-        Ok(exit)
+        self.put(&(json + "\n")).map(|()| exit)
     }
 
     /// Prints and writes the report; the exit status follows from it.
@@ -157,12 +149,17 @@ impl OutputArgs {
         if !self.is_silent() {
             eprint!("{}", report.summary());
         }
-        if self.json {
-            print!("{}", report.to_json());
-        }
         let exit = if report.is_complete() { Exit::Complete } else { Exit::Incomplete };
-        let Some(path) = &self.report else { return Ok(exit) };
-        report.write(path).map_err(|error| {
+        self.put(&report.to_json()).map(|()| exit)
+    }
+
+    /// Prints and writes a report, as is asked for. A file has the old one or the whole new one.
+    fn put(&self, json: &str) -> Result<(), Fault> {
+        if self.json {
+            print!("{json}");
+        }
+        let Some(path) = &self.report else { return Ok(()) };
+        whole::write(path, 0o666, json.as_bytes()).map_err(|error| {
             let what = format!("cannot write the report {}: {error}", path.display());
             if self.json {
                 return Fault::incomplete(
@@ -171,10 +168,9 @@ impl OutputArgs {
                 );
             }
             // Standard output may be for the data.
-            eprint!("{}", report.to_json());
+            eprint!("{json}");
             Fault::incomplete(what, "take it from standard error, where it has gone instead")
-        })?;
-        Ok(exit)
+        })
     }
 }
 
@@ -261,9 +257,26 @@ mod tests {
         for (json, place) in [(true, "standard output"), (false, "standard error")] {
             let away = Some("/dev/null/report.json".into());
             let args = OutputArgs { report: away, json, quiet: true, trace: None };
-            let fault = args.show(&report).unwrap_err();
-            assert!(fault.todo.contains(place) && fault.exit == Exit::Incomplete, "{fault}");
+            for shown in [args.show(&report), args.write_json(&report, Exit::Complete)] {
+                let fault = shown.unwrap_err();
+                assert!(fault.todo.contains(place) && fault.exit == Exit::Incomplete, "{fault}");
+            }
         }
+    }
+
+    #[test]
+    fn a_report_takes_the_place_of_another_when_it_is_whole() {
+        let folder = tempfile::tempdir().unwrap();
+        let [path, yesterday] = ["report", "yesterday"].map(|name| folder.path().join(name));
+        std::fs::write(&path, "yesterday's").unwrap();
+        std::fs::hard_link(&path, &yesterday).unwrap();
+        let report = crate::report::tests::report(Vec::new());
+        let args = OutputArgs { report: Some(path.clone()), quiet: true, ..OutputArgs::default() };
+        args.show(&report).unwrap();
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), report.to_json());
+        args.write_json(&"a paper's", Exit::Complete).unwrap();
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "\"a paper's\"\n");
+        assert_eq!(std::fs::read_to_string(&yesterday).unwrap(), "yesterday's");
     }
 
     #[test]
