@@ -8,6 +8,7 @@
 
 use crate::output::plain;
 use crate::receipt::{FileReceipt, Line, LogError, SignedFileReceipt, WrongContent, read_log};
+use crate::reconcile::scrub::state_by;
 use downpour_catalog::{
     AdoptedFile, Catalog, Change, Error, File, FileId, Reader, Receipt, Replica, ReplicaState,
     RuleId, SiteId, Time,
@@ -243,7 +244,8 @@ impl Work<'_> {
         if !self.wish.verify {
             return;
         }
-        let (site, path, state) = (self.here, self.path(&said.path), self.on_disk(file, said));
+        let (site, path) = (self.here, self.path(&said.path));
+        let Some(state) = self.on_disk(file, said) else { return };
         let present = ReplicaState::Present;
         let is_said = known.is_none_or(|copy| copy.state == present && copy.path == path);
         // What is not here is no news of a copy that the catalog has no longer, or elsewhere.
@@ -295,19 +297,20 @@ impl Work<'_> {
         self.folder.join(said).to_string_lossy().into_owned()
     }
 
-    fn on_disk(&mut self, file: FileId, said: &FileReceipt) -> ReplicaState {
+    /// How it lies on the disk; `None` where this machine lacks something to read it: what is recorded stands.
+    fn on_disk(&mut self, file: FileId, said: &FileReceipt) -> Option<ReplicaState> {
         let Err(wrong) = said.check_content(self.folder) else {
             // An earlier receipt may have been for what was there before.
             self.not_there.remove(&file);
-            return ReplicaState::Present;
+            return Some(ReplicaState::Present);
         };
         let is_told = self.not_there.len() < TOLD_MAX;
         let what = is_told.then(|| format!("{}: {wrong}", said.path));
         self.not_there.insert(file, what);
         match wrong {
-            WrongContent::Unreadable(_) => ReplicaState::Lost,
+            WrongContent::Unreadable(error) => state_by(&error),
             WrongContent::Size { .. } | WrongContent::Digest { .. } | WrongContent::Other(_) => {
-                ReplicaState::Corrupt
+                Some(ReplicaState::Corrupt)
             }
         }
     }
@@ -410,22 +413,33 @@ mod tests {
         let sign = |name: &str| receipt(name, b"content").sign(&identity).unwrap();
         let stranger = receipt("\u{1b}stranger", b"content").sign(&Identity::generate()).unwrap();
         let mut log = ReceiptLog::open(folder.path()).unwrap();
-        log.append(&[sign("whole"), sign("absent"), sign("changed"), stranger]).unwrap();
+        let own = ["whole", "absent", "changed", "folder"].map(sign);
+        log.append(&[&own[..], &[stranger]].concat()).unwrap();
         let mut file =
             fs::OpenOptions::new().append(true).open(folder.path().join(RECEIPT_LOG)).unwrap();
         file.write_all(b"{\"receipt\":").unwrap();
         fs::write(folder.path().join("whole"), "content").unwrap();
         fs::write(folder.path().join("changed"), "contend").unwrap();
+        fs::create_dir(folder.path().join("folder")).unwrap();
         let made = catalog(folder.path(), "made.db");
         let wish = Wish { site: "geneva", keys: &[identity.public_key()], verify: true };
         let done = from_receipts(&made, wish, folder.path(), NOW).unwrap();
-        assert_eq!((done.files, done.not_there, done.passed_over), (3, 2, 2), "{done:?}");
+        assert_eq!((done.files, done.not_there, done.passed_over), (4, 3, 2), "{done:?}");
         let stranger = done.told.iter().find(|what| what.contains("stranger")).unwrap();
         assert!(!stranger.contains('\u{1b}'), "{done:?}");
         let (rows, days) = all(&made);
         let present: Vec<bool> = rows.iter().map(|row| row.7[0].1).collect();
-        assert_eq!(present, [false, false, true]);
+        assert_eq!(present, [false, false, false, true]);
         assert_eq!(days[0].1.files, 1);
+        // As a scrub judges it: only what is not there is lost.
+        let mut reader = made.reader().unwrap();
+        let files = reader.search(&Query::default(), None, 9).unwrap().files;
+        let state = |name: &str| {
+            let file = files.iter().find(|file| file.name == name).unwrap();
+            reader.replicas(file.id).unwrap()[0].state
+        };
+        let states = ["absent", "folder"].map(state);
+        assert_eq!(states, [ReplicaState::Lost, ReplicaState::Corrupt]);
     }
 
     #[test]

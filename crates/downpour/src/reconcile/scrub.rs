@@ -481,7 +481,7 @@ fn state_of(
 }
 
 /// What an error in reading says of a copy; `None` when it is this machine that lacks something.
-fn state_by(error: &io::Error) -> Option<ReplicaState> {
+pub(crate) fn state_by(error: &io::Error) -> Option<ReplicaState> {
     match source_class(error) {
         ErrorClass::OutOfResources => None,
         ErrorClass::FileGone => Some(ReplicaState::Lost),
