@@ -9,6 +9,7 @@
 //!
 //! Plain lines are `key=value` pairs, one line per [`LINE_INTERVAL`] at most, so that a log stays short.
 
+use crate::output::plain;
 use crate::units::{show_bytes, show_duration};
 use downpour_proto::Rate;
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -240,7 +241,7 @@ impl Bars {
         }
         for (bar, row) in self.rows.iter().zip(shown) {
             set(bar, row.done_bytes, snapshot.data_bytes);
-            bar.set_prefix(row.name.clone());
+            bar.set_prefix(plain(&row.name));
             bar.set_message(format!(
                 "{:>10}  {:>12}  {:<8}  loss {:.1} %",
                 show_bytes(row.done_bytes),
@@ -338,6 +339,14 @@ mod tests {
         }
         let text = draw_in(80, &[snapshot(3)]);
         assert!(text.contains("ETA 1.00 s") && text.contains("complete  loss 2.0 %"), "{text}");
+    }
+
+    #[test]
+    fn a_name_turns_nothing_around() {
+        let mut turned = snapshot(1);
+        turned.receivers[0].name = "\u{202e}etelpmoc".to_owned();
+        let text = draw(&[turned]);
+        assert!(text.contains("?etelpmoc") && !text.contains('\u{202e}'), "{text}");
     }
 
     #[test]
