@@ -1,7 +1,7 @@
 //! A catalog followed from elsewhere: its event logs, page by page, with the records that the events speak of.
 //!
-//! 1. [`Reader::follow`] gives the events of one log after a number, and the rows that they are about *as they are now*, as JSON.
-//!    All of a page is of one moment.
+//! 1. [`Reader::follow`] gives the events of one log after a number, and the rows that they are about *as they are now*, as JSON:
+//!    no rules, counters, attempts and deliveries but theirs, for of these there is no end. All of a page is of one moment.
 //! 2. [`Follower::take`] puts the page into a copy on SQLite, in one commit. A number that is missing is a [`NotTaken::Gap`]; a page
 //!    of a catalog that was made anew under the same address is [`NotTaken::Another`].
 //!
@@ -19,6 +19,7 @@ use crate::record::{EventKind, LogId, Time};
 use crate::schema;
 use crate::sql::{DbError, Hold, Kind, Put, Row, Sql, Table, Value, one_int};
 use crate::sqlite::{Access, Sqlite};
+use crate::words::WordKind;
 use serde_json::{Map, Value as Json, json};
 use std::collections::{BTreeSet, HashMap};
 use std::path::Path;
@@ -35,15 +36,8 @@ const WORD: Table = Table {
 };
 const LIVE_KEY: Table = Table { name: "live", keys: 1, columns: &[("file", Kind::Int)] };
 const DIGESTS_KEY: Table = Table { name: "digest", keys: 1, columns: &[("file", Kind::Int)] };
-/// What belongs to a file, by its column for it.
-const OF_FILE: [(&Table, &str); 6] = [
-    (&schema::FILE, "id"),
-    (&schema::LIVE, "file"),
-    (&schema::DIGEST, "file"),
-    (&schema::REPLICA, "file"),
-    (&schema::ATTEMPT, "file"),
-    (&schema::RECEIPT, "file"),
-];
+/// What belongs to a file, and comes with each of its events.
+const OF_FILE: [&Table; 4] = [&schema::LIVE, &schema::DIGEST, &schema::REPLICA, &schema::RECEIPT];
 /// What fades; a page of an older program is without.
 const OF_LINK: [(&Table, EventKind); 2] =
     [(&schema::LINK_SEEN, EventKind::LinkSeen), (&schema::DECISION, EventKind::Decision)];
@@ -82,8 +76,6 @@ impl Reader {
     fn page(&mut self, log: LogId, after: i64, limit: usize) -> Result<Json, Error> {
         let sql = &mut *self.sql;
         let mut tables = Map::new();
-        let words = format!("SELECT {} FROM word", WORD.list());
-        put_rows(&mut tables, &WORD, sql.query(&words, &[])?);
         let events = format!(
             "SELECT {} FROM event WHERE log = ? AND number > ? ORDER BY number LIMIT ?",
             schema::EVENT.list()
@@ -99,23 +91,24 @@ impl Reader {
         let files = subjects(|code| !of_other(code));
         let transfers = subjects(|code| i64::from(EventKind::Transfer.code()) == code);
         let sessions = subjects(|code| i64::from(EventKind::Session.code()) == code);
-        for (table, by) in OF_FILE {
-            put_rows(&mut tables, table, pick(sql, table, &[by], &files)?);
+        let whole = pick(sql, &schema::FILE, &["id"], &files)?;
+        let served = pick(sql, &schema::SESSION, &["id"], &sessions)?;
+        put_rows(&mut tables, &WORD, words(sql, &whole, &served)?);
+        put_rows(&mut tables, &schema::COUNTER, counters(sql, log, &whole)?);
+        put_rows(&mut tables, &schema::FILE, whole);
+        put_rows(&mut tables, &schema::SESSION, served);
+        for table in OF_FILE {
+            put_rows(&mut tables, table, pick(sql, table, &["file"], &files)?);
         }
-        put_rows(
-            &mut tables,
-            &schema::TRANSFER,
-            pick(sql, &schema::TRANSFER, &["id"], &transfers)?,
-        );
-        put_rows(&mut tables, &schema::SESSION, pick(sql, &schema::SESSION, &["id"], &sessions)?);
+        let transfers = pick(sql, &schema::TRANSFER, &["id"], &transfers)?;
+        put_rows(&mut tables, &schema::TRANSFER, transfers);
         // What a later event tells anew comes with that one.
-        let delivery = |row: &Row| row[3].as_int() == i64::from(EventKind::Delivery.code());
-        let told =
-            events.iter().filter(|row| delivery(row)).map(|row| (row[4].as_int(), row[2].as_int()));
-        let told = told.collect::<BTreeSet<_>>();
-        let told: Vec<Row> =
-            told.into_iter().map(|(file, at)| vec![file.into(), at.into()]).collect();
-        let deliveries = pick(sql, &schema::DELIVERY, &["file", "at"], &told)?;
+        let mut attempts = pick(sql, &schema::ATTEMPT, &["file"], &files)?;
+        let ends = told(&events, EventKind::Moved);
+        attempts.retain(|row| ends.contains(&[row[0].clone(), row[5].clone()][..]));
+        put_rows(&mut tables, &schema::ATTEMPT, attempts);
+        let delivered: Vec<Row> = told(&events, EventKind::Delivery).into_iter().collect();
+        let deliveries = pick(sql, &schema::DELIVERY, &["file", "at"], &delivered)?;
         put_rows(&mut tables, &schema::DELIVERY, deliveries);
         for (table, kind) in OF_LINK {
             let keys = subjects_at(&events, kind);
@@ -123,8 +116,6 @@ impl Reader {
                 keys.into_iter().map(|at| [log.0, at].map(Value::Int).to_vec()).collect();
             put_rows(&mut tables, table, pick(sql, table, &["log", "at"], &keys)?);
         }
-        let counters = format!("SELECT {} FROM counter", schema::COUNTER.list());
-        put_rows(&mut tables, &schema::COUNTER, sql.query(&counters, &[])?);
         put_rows(&mut tables, &schema::EVENT, events);
         let files: Vec<i64> = files.iter().map(|row| row[0].as_int()).collect();
         let last = "SELECT COALESCE(MAX(number), 0) FROM event WHERE log = ?";
@@ -134,6 +125,32 @@ impl Reader {
             "log": log.0, "after": after, "before": before, "end": end, "files": files, "tables": tables
         }))
     }
+}
+
+/// The writers and sites, which are few, and the rules of these files and sessions.
+fn words(sql: &mut dyn Sql, files: &[Row], sessions: &[Row]) -> Result<Vec<Row>, DbError> {
+    let few = [WordKind::Site, WordKind::Writer].map(|kind| vec![Value::Int(kind as i64)]);
+    let mut words = pick(sql, &WORD, &["kind"], &few)?;
+    let of_files = files.iter().map(|row| row[6].clone());
+    let rules: BTreeSet<_> = of_files.chain(sessions.iter().map(|row| row[2].clone())).collect();
+    let key = |rule| vec![Value::Int(WordKind::Rule as i64), rule];
+    let rules: Vec<Row> = rules.into_iter().map(key).collect();
+    words.extend(pick(sql, &WORD, &["kind", "id"], &rules)?);
+    Ok(words)
+}
+
+/// How many files like these this log counts: that changes with their events alone.
+fn counters(sql: &mut dyn Sql, log: LogId, files: &[Row]) -> Result<Vec<Row>, DbError> {
+    let place = |row: &Row| vec![Value::Int(log.0), row[1].clone(), row[6].clone()];
+    let places: BTreeSet<Row> = files.iter().map(place).collect();
+    let places: Vec<Row> = places.into_iter().collect();
+    pick(sql, &schema::COUNTER, &["log", "site", "rule"], &places)
+}
+
+/// What events of this kind are about, with their time.
+fn told(events: &[Row], kind: EventKind) -> BTreeSet<Row> {
+    let of_kind = events.iter().filter(|row| i64::from(kind.code()) == row[3].as_int());
+    of_kind.map(|row| vec![row[4].clone(), row[2].clone()]).collect()
 }
 
 /// Whether an event of this kind is about something else than a file.

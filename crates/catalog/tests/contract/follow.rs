@@ -4,9 +4,9 @@ use crate::records::{decided, seen};
 use crate::world::{NOW, World, digest, receipt, waiting};
 use downpour_catalog::{
     AdoptedFile, Catalog, CatalogUrl, Change, Delivery, DeliveryState, Digest, DigestKind,
-    FOLLOW_MAX, Follower, Format, LogId, NotTaken, Origin, Query, RECEIPT_BYTES_MAX, Reader,
-    Receipt, Replica, ReplicaState, Session, SessionId, Sheet, State, Transfer, TransferId, backup,
-    export, restore,
+    FOLLOW_MAX, Follower, Format, LogId, Move, Next, NotTaken, Origin, Query, RECEIPT_BYTES_MAX,
+    Reader, Receipt, Replica, ReplicaState, Session, SessionId, Sheet, State, Transfer, TransferId,
+    Work, backup, export, restore,
 };
 use downpour_proto::StreamId;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -287,6 +287,47 @@ pub(crate) fn a_page_holds_what_its_events_tell(world: &World) {
     assert!(page.to_string().len() <= 8 << 20 && (100..360).contains(&events));
     follow_all(&mut source, &mut follower, FOLLOW_MAX);
     assert_eq!(follower.last(log).unwrap(), source.logs().unwrap()[0].2);
+}
+
+pub(crate) fn a_page_does_not_grow_with_what_was_before(world: &World) {
+    let daemon = world.daemon("a");
+    let (mut source, log) = (world.reader(), daemon.catalog.log());
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("mirror.db");
+    let mut follower = Follower::open(&path, NOW).unwrap();
+    // Rules, counters and attempts in the page of the last event, or of none.
+    let in_page = |source: &mut Reader, events: i64| {
+        let after = source.logs().unwrap()[0].2 - events;
+        let page = source.follow(log, after, FOLLOW_MAX).unwrap();
+        let rows = |table: &str| page["tables"][table].as_array().unwrap().clone();
+        let words = rows("word").into_iter().filter(|word| word[0] == 2);
+        let rules: serde_json::Value = words.map(|word| word[2].clone()).collect();
+        (rules, rows("counter").len(), rows("attempt").len())
+    };
+    for n in 0..9 {
+        let name = format!("into/{n}");
+        let rule = daemon.catalog.rule(&name).unwrap();
+        let file = AdoptedFile { rule, ..daemon.adopted_file(&name) };
+        daemon.change(NOW, Change::Adopt(file)).unwrap();
+        assert_eq!(in_page(&mut source, 1), (serde_json::json!([name]), 1, 0));
+        assert_eq!(in_page(&mut source, 0), (serde_json::json!([]), 0, 0));
+    }
+    let file = daemon.queued("again").file;
+    for n in 1..=9 {
+        let now = NOW.plus_s(n);
+        let held = daemon.claim(now, Work::Queued, 1)[0];
+        let step = |at, fence, next| Change::Move(Move { file, at, fence, next });
+        let waits = step(held.revision, Some(held.fence), waiting(now));
+        let at = daemon.change(now, waits).unwrap().revision;
+        assert_eq!(in_page(&mut source, 1).2, 1);
+        daemon.change(now, step(at, None, Next::Resumed)).unwrap();
+    }
+    follow_all(&mut source, &mut follower, 3);
+    follower.settle().unwrap();
+    let mut copy = Reader::open(&CatalogUrl::Sqlite(path)).unwrap();
+    assert_eq!(copy.attempts(file).unwrap().len(), 9);
+    assert_eq!(copy.rules().unwrap(), source.rules().unwrap());
+    assert_eq!(all(&mut copy), all(&mut source));
 }
 
 pub(crate) fn each_page_is_of_one_moment(world: &World) {

@@ -75,6 +75,7 @@ stories![
     follow::a_copy_drops_what_a_wrong_clock_wrote_of_links,
     follow::a_lost_page_is_noticed,
     follow::a_page_holds_what_its_events_tell,
+    follow::a_page_does_not_grow_with_what_was_before,
     follow::each_page_is_of_one_moment,
     follow::a_catalog_that_was_set_back_and_went_on_is_noticed,
     finding::each_condition_finds_what_it_says,
