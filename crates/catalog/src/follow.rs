@@ -262,7 +262,8 @@ impl Follower {
         self.compare_names(page)?;
         self.compare_before(LogId(log), page)?;
         let events = rows_of(page, &schema::EVENT)?;
-        let mut last = self.last(LogId(log))?;
+        let before = self.last(LogId(log))?;
+        let mut last = before;
         if end < last {
             let what = format!("its log {log} ends with event {end}, the copy's with {last}");
             return Err(NotTaken::Another(what));
@@ -274,7 +275,7 @@ impl Follower {
             }
             last = last.max(found);
         }
-        if events.is_empty() && end > last {
+        if last == before && end > last {
             return Err(NotTaken::Gap { log, expected: last + 1, found: end });
         }
         self.sql.begin()?;

@@ -222,6 +222,9 @@ pub(crate) fn a_lost_page_is_noticed(world: &World) {
     let gap = NotTaken::Gap { log: log.0, expected: 6, found: 8 };
     assert_eq!(follower.take(&source.follow(log, 7, 5).unwrap()), Err(gap));
     assert_eq!(follower.last(log), Ok(5));
+    // What is known does not follow, however often it comes.
+    let known = follower.take(&source.follow(log, 0, 5).unwrap());
+    assert!(matches!(known, Err(NotTaken::Gap { expected: 6, .. })));
     // A log that ends beyond what it holds has lost its middle.
     let mut empty = source.follow(log, 5, 5).unwrap();
     empty["tables"]["event"] = serde_json::json!([]);
