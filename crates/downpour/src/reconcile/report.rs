@@ -22,6 +22,8 @@ const LISTED_MAX: usize = 200;
 pub const REPORTS_MAX: usize = 1000;
 /// Longest id.
 const ID_LEN_MAX: usize = 64;
+/// A clock that is set back by less has only been corrected.
+const AHEAD_MAX_S: i64 = 300;
 
 /// What is wrong with a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -160,8 +162,7 @@ impl Report {
     pub fn ended(self, now: Time) -> Self {
         let plain = |c: char| if c.is_ascii_alphanumeric() || c == '-' { c } else { '_' };
         let far: String = self.far.chars().take(24).map(plain).collect();
-        let moment = show_time(now.0).replace([':', '-'], "");
-        let id = format!("{moment}-{far}-{:06}", now.0.rem_euclid(1_000_000));
+        let id = format!("{}-{far}-{:06}", moment(now), now.0.rem_euclid(1_000_000));
         Self { id, ended_us: now.0, ..self }
     }
 
@@ -296,12 +297,28 @@ impl Report {
         let json = serde_json::to_string_pretty(self).expect("a report has no odd keys") + "\n";
         put(&folder.join(format!("{}.json", self.id)), json.as_bytes())?;
         put(&folder.join(format!("{}.txt", self.id)), self.text().as_bytes())?;
-        forget_old(&folder)
+        forget_old(&folder, Time(self.ended_us))
     }
 }
 
-/// Ids of the reports that are kept, oldest first.
-pub fn ids(state: &Path) -> io::Result<Vec<String>> {
+/// As an id begins: the later one is the greater one.
+fn moment(at: Time) -> String {
+    show_time(at.0).replace([':', '-'], "")
+}
+
+/// Ids of the reports that are kept, oldest first. Those whose moment is still to come are the oldest: they are of a clock that was
+/// ahead, and would hide all that comes until then.
+pub fn ids(state: &Path, now: Time) -> io::Result<Vec<String>> {
+    let mut ids = kept(state)?;
+    ids.sort_unstable();
+    let last = moment(now.plus_s(AHEAD_MAX_S));
+    let ahead = ids.partition_point(|id| *id <= last);
+    ids.rotate_left(ahead);
+    Ok(ids)
+}
+
+/// The same, in no order.
+fn kept(state: &Path) -> io::Result<Vec<String>> {
     let mut ids = Vec::new();
     let entries = match fs::read_dir(state.join(FOLDER)) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(ids),
@@ -312,7 +329,6 @@ pub fn ids(state: &Path) -> io::Result<Vec<String>> {
         let id = name.to_str().and_then(|name| name.strip_suffix(".json"));
         ids.extend(id.map(str::to_owned));
     }
-    ids.sort_unstable();
     Ok(ids)
 }
 
@@ -338,8 +354,7 @@ pub fn approve(state: &Path, id: &str) -> io::Result<Report> {
     Ok(report)
 }
 
-/// The report of the run that has done what this one asked for, if it is kept. Its moment may be an earlier one: the clock may have been
-/// set back.
+/// The report of the run that has done what this one asked for, if it is kept, whenever that was: the clock may have been set back.
 fn done_by(state: &Path, id: &str) -> io::Result<Option<String>> {
     // Most are long, and do not name it.
     let names_it = |other: &str| {
@@ -351,7 +366,7 @@ fn done_by(state: &Path, id: &str) -> io::Result<Option<String>> {
             && names_it(other)
             && load(state, other).is_ok_and(|done| done.approved.iter().any(|done| done == id))
     };
-    Ok(ids(state)?.into_iter().find(has_done))
+    Ok(kept(state)?.into_iter().find(has_done))
 }
 
 /// What is approved, and not done yet.
@@ -412,9 +427,9 @@ fn path_of(state: &Path, id: &str, kind: &str) -> io::Result<PathBuf> {
 
 /// Those that are too many go, the oldest first, but for what is approved and still to be done, and the newest about each site: it may ask,
 /// and the next one of a scrub, or of a site that is away, may come only after a thousand of others.
-fn forget_old(folder: &Path) -> io::Result<()> {
+fn forget_old(folder: &Path, now: Time) -> io::Result<()> {
     let state = folder.parent().unwrap_or(folder);
-    let ids = ids(state)?;
+    let ids = ids(state, now)?;
     for (n, id) in ids.iter().enumerate().take(ids.len().saturating_sub(REPORTS_MAX)) {
         let is_newest = !ids[n + 1..].iter().any(|newer| far_in(newer) == far_in(id));
         if is_newest || path_of(state, id, "approved")?.try_exists()? {
@@ -442,6 +457,8 @@ mod tests {
     use downpour_catalog::Time;
 
     const BEGUN: Time = Time(1_795_305_600_000_001);
+    /// When all tests are over.
+    const LAST: Time = BEGUN.plus_s(30 * 86_400);
 
     fn report(verdict: Verdict) -> Report {
         let finding = Finding {
@@ -478,11 +495,11 @@ mod tests {
     fn a_report_is_kept_and_an_approval_holds_until_it_is_ended() {
         let state = tempfile::tempdir().unwrap();
         let asks = report(Verdict::Asks);
-        assert_eq!(ids(state.path()).unwrap(), Vec::<String>::new());
+        assert_eq!(ids(state.path(), LAST).unwrap(), Vec::<String>::new());
         let approved = |far: &str| approvals(state.path(), far).unwrap().ids;
         assert!(approved("geneva/x").is_empty());
         asks.keep(state.path()).unwrap();
-        assert_eq!(ids(state.path()).unwrap(), std::slice::from_ref(&asks.id));
+        assert_eq!(ids(state.path(), LAST).unwrap(), std::slice::from_ref(&asks.id));
         assert_eq!(load(state.path(), &asks.id).unwrap(), asks);
         assert!(approve(state.path(), "../../etc/passwd").is_err());
         assert!(approve(state.path(), "another").is_err());
@@ -566,10 +583,31 @@ mod tests {
             std::fs::write(state.path().join(FOLDER).join(id + ".json"), "").unwrap();
         }
         long.keep(state.path()).unwrap();
-        let kept = ids(state.path()).unwrap();
+        let kept = ids(state.path(), LAST).unwrap();
         assert_eq!((kept.len(), kept.last()), (REPORTS_MAX, Some(&long.id)));
         approve(state.path(), &long.id).unwrap();
         assert_eq!(approvals(state.path(), "geneva/x").unwrap().ids, [long.id]);
+    }
+
+    #[test]
+    fn what_a_clock_that_was_ahead_dated_is_the_oldest() {
+        let state = tempfile::tempdir().unwrap();
+        std::fs::create_dir(state.path().join(FOLDER)).unwrap();
+        let year = 365 * 86_400;
+        let ended = |s| report(Verdict::Asks).ended(BEGUN.plus_s(s));
+        for n in 0..REPORTS_MAX as i64 {
+            std::fs::write(state.path().join(FOLDER).join(ended(year + n).id + ".json"), "")
+                .unwrap();
+        }
+        // The clock is right again. It is set back a little more after the second of these.
+        let [new, newer] = [1, 60].map(ended);
+        for report in [&new, &newer] {
+            report.keep(state.path()).unwrap();
+        }
+        let kept = ids(state.path(), BEGUN.plus_s(2)).unwrap();
+        assert_eq!(kept[REPORTS_MAX - 2..], [new.id.clone(), newer.id]);
+        assert_eq!(kept[0], ended(year + 2).id, "those are the first to go");
+        approve(state.path(), &new.id).unwrap();
     }
 
     #[test]
@@ -597,7 +635,7 @@ mod tests {
         }
         let kept = || {
             report(Verdict::Clean).ended(BEGUN.plus_s(9999)).keep(state.path()).unwrap();
-            ids(state.path()).unwrap()
+            ids(state.path(), LAST).unwrap()
         };
         assert_eq!(kept()[..3], [old.id.clone(), new.id.clone(), last.id.clone()]);
         assert_eq!(kept().len(), REPORTS_MAX + 3);

@@ -369,7 +369,7 @@ mod tests {
         std::fs::write(&file, old).unwrap();
         let old = Mark::of(&file, later).unwrap().begun(later, FileId(9));
         assert_eq!(old, Mark { changes: 3, ..mark });
-        assert!(crate::reconcile::report::ids(state.path()).unwrap().is_empty());
+        assert!(crate::reconcile::report::ids(state.path(), Time(0)).unwrap().is_empty());
     }
 
     #[tokio::test]

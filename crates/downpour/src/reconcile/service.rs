@@ -453,8 +453,8 @@ async fn list(
         (last.rounds, last.unreached.clone())
     };
     let config = site.config();
-    let state = config.state();
-    let reports = blocking(move || Ok(report::ids(&state))).await?;
+    let (state, now) = (config.state(), site.clock.now());
+    let reports = blocking(move || Ok(report::ids(&state, now))).await?;
     let mut reports = reports.map_err(|error| odd(&error))?;
     reports.reverse();
     reports.truncate(LISTED_MAX);
