@@ -16,6 +16,8 @@ use std::collections::BTreeMap;
 pub const NODES_MAX: usize = 1024;
 /// Files in one question.
 pub const NAMES_MAX: usize = 500;
+/// Bytes of their names: in JSON, where each byte may take six, below what one request may have.
+const NAMES_BYTES_MAX: usize = 80 << 10;
 /// Questions in one request.
 pub const QUESTIONS_MAX: usize = 512;
 /// Sums of a node's children.
@@ -183,6 +185,16 @@ pub enum Answer {
     Receipts(Vec<Packed>),
     /// The question is beyond its bounds.
     Refused(String),
+}
+
+/// How many of the first files with these names one question may be about; one at least.
+pub(super) fn fit<'a>(names: impl Iterator<Item = &'a str>) -> usize {
+    let mut bytes = 0;
+    let fits = names.take(NAMES_MAX).take_while(|name| {
+        bytes += name.len();
+        bytes <= NAMES_BYTES_MAX
+    });
+    fits.count().max(1)
 }
 
 /// The first 64 bits of a sum or hash.

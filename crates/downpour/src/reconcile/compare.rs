@@ -14,11 +14,11 @@
 //! [`Compare::step`] says what to ask either side; [`Compare::answer`] takes the answers. It goes down one 256th of the keys after the
 //! other, in each all days of all rules, so that what is alike meets early, and a day's deepest nodes first: what waits stays small. What
 //! is alike is left out whenever [`HASHES_MAX`] are there; if more than half stay it goes no further down, and of more than
-//! [`CANDIDATES_MAX`] it takes so many; it says so.
+//! [`CANDIDATES_MAX`], or [`DAYS_MAX`] days, it takes so many; it says so.
 
 use super::ask::{
-    Answer, FANOUT, Level, NAMES_MAX, NODES_MAX, Named, Packed, QUESTIONS_MAX, Question, Scope,
-    Stand,
+    Answer, FANOUT, Level, NODES_MAX, Named, Packed, QUESTIONS_MAX, Question, Scope, Stand, Sum,
+    fit,
 };
 use super::report::{Finding, Kind};
 use downpour_catalog::DEPTH_MAX;
@@ -29,6 +29,10 @@ use std::sync::Arc;
 const HASHES_MAX: usize = if cfg!(test) { 1 << 15 } else { 1 << 20 };
 /// Candidates of one comparison, of either side.
 pub const CANDIDATES_MAX: usize = 10_000;
+/// Hashes whose names are asked in one step: names at their longest are below what one site takes from another.
+const NAMED_MAX: usize = 2_000;
+/// Days that wait for their turn, however many the other side tells of.
+const DAYS_MAX: usize = if cfg!(test) { 8 } else { 1 << 20 };
 
 /// Who of the two is the holder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -193,8 +197,10 @@ impl Compare {
         let [Answer::Rules(near), Answer::Rules(far)] = [only(near)?, only(far)?] else {
             return Err(Nonsense("sums of rules were asked".to_owned()));
         };
-        self.done.files_near = near.values().map(|sum| sum.files).sum();
-        self.done.files_far = far.values().map(|sum| sum.files).sum();
+        let files = |of: &BTreeMap<String, Sum>| {
+            of.values().map(|sum| sum.files).fold(0, i64::saturating_add)
+        };
+        (self.done.files_near, self.done.files_far) = (files(&near), files(&far));
         self.rules = differing(&near, &far);
         self.stage = Stage::Days;
         self.skip_empty();
@@ -209,7 +215,10 @@ impl Compare {
                 return Err(Nonsense("sums of days were asked".to_owned()));
             };
             let (rule, days) = (Arc::<str>::from(rule), differing(&near, &far));
-            self.waiting.extend(days.into_iter().map(|day| Node::new(rule.clone(), day, 0, 0)));
+            let room = DAYS_MAX - self.waiting.len();
+            self.done.is_cut |= days.len() > room;
+            let days = days.into_iter().take(room);
+            self.waiting.extend(days.map(|day| Node::new(rule.clone(), day, 0, 0)));
         }
         if self.rules.is_empty() {
             self.stage = Stage::Tree;
@@ -342,7 +351,9 @@ impl Compare {
         for (unnamed, mut hashes) in self.unnamed.iter_mut().zip(only) {
             if !hashes.is_empty() {
                 hashes.sort_unstable();
-                unnamed.push((Level { prefixes: Packed::default(), ..level.clone() }, hashes));
+                let level = Level { prefixes: Packed::default(), ..level.clone() };
+                let parts = hashes.chunks(NAMED_MAX);
+                unnamed.extend(parts.map(|part| (level.clone(), part.to_vec())));
             }
         }
         Ok(())
@@ -353,13 +364,15 @@ impl Compare {
             if answers.len() != next_names(&self.unnamed[side]).len() {
                 return Err(Nonsense("names were asked".to_owned()));
             }
-            self.unnamed[side].drain(..answers.len());
-            for answer in answers {
-                let Answer::Names(names) = answer else {
-                    return Err(Nonsense("names were asked".to_owned()));
-                };
-                self.candidates.extend(names);
+            for (answer, (_, hashes)) in answers.iter().zip(&self.unnamed[side]) {
+                match answer {
+                    Answer::Names(names) if names.len() <= hashes.len() => {
+                        self.candidates.extend_from_slice(names);
+                    }
+                    _ => return Err(Nonsense("names were asked".to_owned())),
+                }
             }
+            self.unnamed[side].drain(..answers.len());
         }
         if self.unnamed.iter().all(Vec::is_empty) {
             // One that both have, with other content, was named twice.
@@ -372,9 +385,14 @@ impl Compare {
     }
 
     fn look(&self) -> Vec<Question> {
-        let slices = self.candidates.chunks(NAMES_MAX);
-        let names = |slice: &[Named]| slice.iter().map(|n| (n.name.clone(), n.version)).collect();
-        slices.map(|slice| Question::Look(self.scope.clone(), names(slice))).collect()
+        let (mut questions, mut rest) = (Vec::new(), &self.candidates[..]);
+        while !rest.is_empty() {
+            let (slice, after) = rest.split_at(fit(rest.iter().map(|named| &*named.name)));
+            let names = slice.iter().map(|named| (named.name.clone(), named.version)).collect();
+            questions.push(Question::Look(self.scope.clone(), names));
+            rest = after;
+        }
+        questions
     }
 
     fn looks(&mut self, answers: Vec<Answer>, next: Stage) -> Result<(), Nonsense> {
@@ -427,14 +445,14 @@ impl Compare {
     }
 }
 
-/// What the first of these are called: those of up to [`NODES_MAX`] nodes, which may be one level's.
+/// What the first of these are called: those of up to [`NODES_MAX`] nodes and [`NAMED_MAX`] hashes, which may be one level's.
 fn next_names(unnamed: &[Unnamed]) -> Vec<Question> {
-    let (mut questions, mut nodes) = (Vec::new(), 0);
+    let (mut questions, mut nodes, mut named) = (Vec::new(), 0, 0);
     for (level, hashes) in unnamed.iter().take(QUESTIONS_MAX) {
         let mut prefixes: Vec<u16> = hashes.iter().map(|(prefix, _)| *prefix).collect();
         prefixes.dedup();
-        nodes += prefixes.len();
-        if nodes > NODES_MAX {
+        (nodes, named) = (nodes + prefixes.len(), named + hashes.len());
+        if nodes > NODES_MAX || named > NAMED_MAX {
             break;
         }
         let level = Level { prefixes: Packed::of_u16(&prefixes), ..level.clone() };
@@ -487,8 +505,11 @@ fn differing<K: Ord + Clone, V: PartialEq>(near: &BTreeMap<K, V>, far: &BTreeMap
 #[cfg(test)]
 pub(super) mod tests {
     use super::super::ask::short;
-    use super::super::{Answer, Kind, Named, Packed, Question, Scope, Stand, Sum};
-    use super::{CANDIDATES_MAX, Compare, FANOUT, HASHES_MAX, Holder, NODES_MAX};
+    use super::super::{Answer, Kind, Level, Named, Packed, Question, Scope, Stand, Sum};
+    use super::{
+        CANDIDATES_MAX, Compare, DAYS_MAX, DEPTH_MAX, FANOUT, HASHES_MAX, Holder, NAMED_MAX,
+        NODES_MAX, Stage,
+    };
     use std::collections::{BTreeMap, BTreeSet};
     use std::ops::Range;
 
@@ -569,6 +590,65 @@ pub(super) mod tests {
         of.iter().fold(0, |sum, (hash, _)| sum ^ hash)
     }
 
+    fn machine() -> Compare {
+        let scope = Scope { holder: "geneva".into(), origin: "berlin".into() };
+        Compare::new(scope, Holder::Far)
+    }
+
+    /// A node of the last level.
+    fn last_level() -> Level {
+        let (scope, prefixes) = (machine().scope, Packed::of_u16(&[7]));
+        Level { scope, rule: "raw".into(), day: 7, depth: DEPTH_MAX, prefixes }
+    }
+
+    #[test]
+    fn names_as_odd_as_may_be_fit_into_questions_and_answers() {
+        const FILES: u64 = 5 * NAMED_MAX as u64 / 2;
+        let named =
+            |n: u64| Named { name: "\u{1}".repeat(1016) + &n.to_string(), version: 1, size: 7 };
+        let mut machine = machine();
+        let near = [Packed::of_u64(0..FILES)];
+        machine.differ(&last_level(), &near, &[Packed::default()]).unwrap();
+        machine.stage = Stage::Names;
+        while machine.stage == Stage::Names {
+            let asked = machine.step().unwrap().near;
+            let name = |question: &Question| -> Vec<Named> {
+                let Question::Names(_, hashes) = question else { unreachable!("{question:?}") };
+                hashes.u64s().into_iter().map(named).collect()
+            };
+            let answers: Vec<_> = asked.iter().map(|asked| Answer::Names(name(asked))).collect();
+            assert!(serde_json::to_vec(&answers).unwrap().len() < 16 << 20);
+            machine.answer(answers, Vec::new()).unwrap();
+        }
+        let looks = machine.look();
+        let files = looks.iter().map(|question| match question {
+            Question::Look(_, names) => names.len() as u64,
+            _ => 0,
+        });
+        assert_eq!(files.sum::<u64>(), FILES);
+        assert!(looks.iter().all(|look| serde_json::to_vec(look).unwrap().len() < 600 << 10));
+    }
+
+    #[test]
+    fn what_the_other_side_says_without_end_is_not_kept() {
+        let mut machine = machine();
+        let sum = |files| Sum { files, sum: Packed::default() };
+        let rules = ["a", "b"].map(|rule| (rule.to_owned(), sum(i64::MAX)));
+        let both = vec![Answer::Rules(rules.into())];
+        machine.answer(vec![Answer::Rules(BTreeMap::new())], both).unwrap();
+        assert_eq!(machine.done.files_far, i64::MAX);
+        let days = |days: Range<i64>| Answer::Days(days.map(|day| (day, sum(1))).collect());
+        let far = (0..2).map(|_| days(0..DAYS_MAX as i64 - 1)).collect();
+        machine.answer(vec![days(0..0), days(0..0)], far).unwrap();
+        assert_eq!((machine.waiting.len(), machine.done.is_cut), (DAYS_MAX, true));
+        let far = [Packed::of_u64([1])];
+        machine.differ(&last_level(), &[Packed::default()], &far).unwrap();
+        machine.stage = Stage::Names;
+        let named = Named { name: "x".into(), version: 1, size: 7 };
+        let more = vec![Answer::Names(vec![named.clone(), named])];
+        assert!(machine.answer(Vec::new(), more).is_err());
+    }
+
     #[test]
     fn what_is_lost_is_found_among_very_many_that_lie_under_other_days() {
         const LOST: usize = 64;
@@ -576,8 +656,7 @@ pub(super) mod tests {
         let holds = Stand { known: true, moving: false, holds: Some(Packed(vec![7])) };
         let near = Held::new(7, 0..files, holds.clone());
         let far = Held::new(8, LOST..files, holds);
-        let scope = Scope { holder: "geneva".into(), origin: "berlin".into() };
-        let mut machine = Compare::new(scope, Holder::Far);
+        let mut machine = machine();
         while let Some(step) = machine.step() {
             machine.answer(near.answer_all(&step.near), far.answer_all(&step.far)).unwrap();
         }

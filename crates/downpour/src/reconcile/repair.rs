@@ -12,7 +12,7 @@
 //! one goes aside. What is not read in time is left, and the rest goes on. Where both copies are what their side recorded, nothing
 //! is touched: somebody must say which one is meant. What could not be repaired has a note that begins with [`LEFT`].
 
-use super::ask::{Answer, NAMES_MAX, Packed, Question, Stored};
+use super::ask::{Answer, NAMES_MAX, Packed, Question, Stored, fit};
 use super::compare::Holder;
 use super::report::{Finding, Kind};
 use super::run::{Far, FarError, Order, RunError, scope_of};
@@ -93,8 +93,11 @@ pub(super) fn repair(
 ) -> Result<usize, RunError> {
     let mut ours: Vec<&mut Finding> =
         findings.iter_mut().filter(|finding| is_ours(finding, order)).collect();
-    let mut repaired = 0;
-    for slice in ours.chunks_mut(NAMES_MAX) {
+    let (mut repaired, mut rest) = (0, &mut ours[..]);
+    while !rest.is_empty() {
+        let fit = fit(rest.iter().map(|finding| &*finding.name));
+        let (slice, after) = rest.split_at_mut(fit);
+        rest = after;
         let receipts = receipts(far, order, slice)?;
         let stored = compare_copies(catalog, far, order, slice, now)?;
         let (own, far_site) = (catalog.site(&order.near)?, catalog.site(&order.far)?);
@@ -197,7 +200,7 @@ fn compare_copies(
     while let Some((first, size, name)) = wrong.next() {
         let (mut indexes, mut bytes, mut names) = (vec![first], size, vec![name]);
         while let Some((index, size, name)) =
-            wrong.next_if(|(_, size, _)| bytes + size <= READ_BACK_BYTES_MAX)
+            wrong.next_if(|(_, size, _)| bytes.saturating_add(*size) <= READ_BACK_BYTES_MAX)
         {
             indexes.push(index);
             names.push(name);

@@ -127,7 +127,7 @@ pub fn run(
         for holder in [Holder::Far, Holder::Near] {
             let compared = compare(catalog, far, order, holder, &mut report.rounds)?;
             report.files_near += compared.files_near;
-            report.files_far += compared.files_far;
+            report.files_far = report.files_far.saturating_add(compared.files_far);
             report.in_flight += compared.in_flight;
             is_cut |= compared.is_cut;
             findings.extend(compared.findings);
