@@ -18,11 +18,13 @@ use crate::units::{Span, show_time};
 use axum::Json;
 use axum::extract::State;
 use downpour_catalog::{ErrorClass, FOLLOW_MAX, Follower, LogId, Time};
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
+use tokio::runtime::Handle;
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::Instant;
 use utoipa::{IntoParams, OpenApi, ToSchema};
@@ -220,9 +222,9 @@ impl Mirror {
     }
 
     /// Takes what is new at a site, and looks whether it has been silent.
-    async fn round(&self, site: &Arc<Site>, name: &str) {
+    async fn round(self: &Arc<Self>, site: &Arc<Site>, name: &str) {
         let done = match site.remote(name) {
-            Some(remote) => self.take_all(site, name, &remote).await,
+            Some(remote) => self.take_all(site, name, remote).await,
             None => Err(Fault::new(ErrorClass::SourceUnreachable, "no [[remote]] of this name")),
         };
         let mut untold = None;
@@ -249,32 +251,31 @@ impl Mirror {
         }
     }
 
-    /// Takes pages until there is nothing new.
-    async fn take_all(&self, site: &Site, name: &str, remote: &Remote) -> Result<(), Fault> {
-        let path = copy_of(&site.config().state(), name);
-        let now = site.clock.now();
-        let opened = blocking(move || {
-            std::fs::create_dir_all(path.parent().unwrap_or(&path)).map_err(|e| e.to_string())?;
-            Follower::open(&path, now).map_err(|error| error.to_string())
-        });
-        let mut follower = opened.await?;
-        let logs: Vec<LogEnd> = remote.get("/v1/site/logs").await.map_err(no_answer)?;
+    /// Takes pages until there is nothing new, on a thread that may block: so does closing the copy, which brings all that is new into
+    /// its file.
+    async fn take_all(
+        self: &Arc<Self>,
+        site: &Site,
+        name: &str,
+        remote: Arc<Remote>,
+    ) -> Result<(), Fault> {
+        // Until this future ends, or is dropped.
+        let (_waits, stop) = Stop::new();
+        let there = There { remote, runtime: Handle::current(), stop };
+        let (mirror, name, now) = (self.clone(), name.to_owned(), site.clock.now());
+        let path = copy_of(&site.config().state(), &name);
+        tokio::task::spawn_blocking(move || mirror.take_from(&there, &name, &path, now)).await?
+    }
+
+    fn take_from(&self, there: &There, name: &str, path: &Path, now: Time) -> Result<(), Fault> {
+        std::fs::create_dir_all(path.parent().unwrap_or(path)).map_err(|e| damage(&e))?;
+        let mut follower = Follower::open(path, now).map_err(|error| damage(&error))?;
+        let logs: Vec<LogEnd> = there.get("/v1/site/logs")?;
         for LogEnd { log, .. } in logs {
             loop {
-                let (back, last) = blocking(move || {
-                    let last = follower.last(LogId(log)).map_err(|error| error.to_string())?;
-                    Ok((follower, last))
-                })
-                .await?;
-                let path = format!("/v1/site/events?log={log}&after={last}");
-                let page: serde_json::Value = remote.get(&path).await.map_err(no_answer)?;
-                let taken = blocking(move || {
-                    let mut follower = back;
-                    let reached = follower.take(&page).map_err(|error| error.to_string())?;
-                    Ok((follower, reached))
-                });
-                let (back, reached) = taken.await?;
-                follower = back;
+                let last = follower.last(LogId(log)).map_err(|error| damage(&error))?;
+                let page = there.get(&format!("/v1/site/events?log={log}&after={last}"))?;
+                let reached = follower.take(&page).map_err(|error| damage(&error))?;
                 self.note(name, |copy| {
                     copy.events += u64::try_from(reached.last - last).unwrap_or(0);
                     copy.behind = (reached.end - reached.last).max(0);
@@ -323,12 +324,27 @@ fn no_answer(error: RemoteError) -> Fault {
     Fault::new(class, error.to_string())
 }
 
-/// What blocks, on a thread for that. What fails here is damage.
-async fn blocking<T: Send + 'static>(
-    work: impl FnOnce() -> Result<T, String> + Send + 'static,
-) -> Result<T, Fault> {
-    let internal = |what: String| Fault::new(ErrorClass::Internal, what);
-    tokio::task::spawn_blocking(work).await?.map_err(internal)
+/// What fails at the copy.
+fn damage(error: &dyn std::error::Error) -> Fault {
+    Fault::new(ErrorClass::Internal, error.to_string())
+}
+
+/// A site that is followed, asked from a thread that may block.
+struct There {
+    remote: Arc<Remote>,
+    runtime: Handle,
+    stop: Stop,
+}
+
+impl There {
+    fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, Fault> {
+        self.runtime.block_on(async {
+            tokio::select! {
+                answer = self.remote.get(path) => answer.map_err(no_answer),
+                () = self.stop.now() => Err(Fault::new(ErrorClass::Interrupted, "it was stopped")),
+            }
+        })
+    }
 }
 
 #[derive(OpenApi)]
