@@ -69,10 +69,10 @@ impl Reader {
     /// How many files stand where, without looking at one of them.
     pub fn counts(&mut self) -> Result<Vec<Count>, Error> {
         // PostgreSQL and MySQL sum integers into decimals, which are no type of ours.
+        let [files, bytes] = ["files", "bytes"].map(|column| self.sql.dialect().sum(column));
         let text = format!(
-            "SELECT site, rule, state, {} FROM counter \
-             GROUP BY site, rule, state ORDER BY site, rule, state",
-            self.sql.dialect().sums()
+            "SELECT site, rule, state, {files}, {bytes} FROM counter \
+             GROUP BY site, rule, state ORDER BY site, rule, state"
         );
         let count = |row| -> Result<Count, DbError> {
             let mut row = Columns::of(row);

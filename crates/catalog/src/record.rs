@@ -105,6 +105,9 @@ impl Mint {
     }
 }
 
+/// A clock that is set back by less has only been corrected, seconds.
+pub(crate) const AHEAD_MAX_S: i64 = 300;
+
 /// Microseconds since 1970, UTC.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Time(pub i64);

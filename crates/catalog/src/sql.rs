@@ -202,15 +202,6 @@ pub(crate) enum Dialect {
 }
 
 impl Dialect {
-    /// Sums of two columns of a counter, as integers.
-    pub(crate) const fn sums(self) -> &'static str {
-        match self {
-            Self::Sqlite => "SUM(files), SUM(bytes)",
-            Self::Postgres => "CAST(SUM(files) AS BIGINT), CAST(SUM(bytes) AS BIGINT)",
-            Self::Mysql => "CAST(SUM(files) AS SIGNED), CAST(SUM(bytes) AS SIGNED)",
-        }
-    }
-
     /// Sum of a column, as an integer.
     pub(crate) fn sum(self, column: &str) -> String {
         match self {

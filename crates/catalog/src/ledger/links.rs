@@ -1,18 +1,16 @@
 //! What was seen and decided on links, in a batch: rows that fade. Of each link a writer keeps its newest ones.
 
+use super::Batch;
 use super::records::is_text;
-use super::{Batch, Told};
-use crate::change::{Answer, Applied, Refused, WHY_BYTES_MAX};
+use crate::change::{Answer, Refused, WHY_BYTES_MAX};
 use crate::link::{Decision, LinkSeen};
-use crate::record::{EventKind, FileId, LogId, Revision, Time};
+use crate::record::{AHEAD_MAX_S, EventKind, LogId, Time};
 use crate::schema;
-use crate::sql::{DbError, Put, Row, Sql, Table, Value};
+use crate::sql::{DbError, Row, Sql, Table, Value};
 
 /// Rows that a writer keeps of one link.
 const SEEN_MAX: i64 = 256;
 const DECISIONS_MAX: i64 = 2_000;
-/// A clock that is set back by less has only been corrected.
-const AHEAD_MAX_S: i64 = 300;
 /// Longest word for what binds, in bytes.
 const BINDING_BYTES_MAX: usize = 64;
 
@@ -61,10 +59,7 @@ impl Batch<'_> {
     ) -> Answer {
         let [at, from, to] = [1, 2, 3].map(|column: usize| row[column].as_int());
         self.faded.insert((table.name, from, to), now);
-        self.note(table, Put::Upsert, row);
-        self.tell(now, Told::recorded(kind, at, Revision(0)));
-        let (file, revision) = (FileId(0), Revision(0));
-        Ok(Applied { file, revision, state: None, repeated: false, transfer: None })
+        self.record(now, table, row, kind, at)
     }
 }
 

@@ -141,7 +141,8 @@ impl Batch<'_> {
         self.record(now, &schema::SESSION, row, EventKind::Session, session.id.0)
     }
 
-    fn record(
+    /// What belongs to no file.
+    pub(super) fn record(
         &mut self,
         now: Time,
         table: &'static Table,
