@@ -3,7 +3,9 @@
 use crate::error::Error;
 use crate::life::State;
 use crate::reader::{self, Reader};
-use crate::record::{Digest, DigestKind, File, FileId, Receipt, Replica, SiteId, Time};
+use crate::record::{
+    AHEAD_MAX_S, Digest, DigestKind, File, FileId, Receipt, Replica, SiteId, Time,
+};
 use crate::schema;
 use crate::sql::{DbError, Hold, Row, Table, Value, one_int};
 use std::collections::HashMap;
@@ -61,13 +63,21 @@ impl Reader {
         self.of_files(&schema::RECEIPT, files, reader::receipt_of)
     }
 
-    /// Files after `after` that are not at their end and have not moved since `before`.
-    pub fn stuck(&mut self, before: Time, after: FileId, limit: usize) -> Result<Vec<File>, Error> {
+    /// Files after `after` that are not at their end and have not moved for so many seconds; or that moved last by a clock that was
+    /// ahead, so that nobody knows for how long.
+    pub fn stuck(
+        &mut self,
+        now: Time,
+        stuck_s: i64,
+        after: FileId,
+        limit: usize,
+    ) -> Result<Vec<File>, Error> {
         // Not by the id: where the clock had been ahead it holds a time that is still to come.
-        let condition = "q.file > ? AND q.since < ?";
+        let condition = "q.file > ? AND (q.since < ? OR q.since > ?)";
         let text = reader::select("live q JOIN file f ON f.id = q.file", condition)
             + " ORDER BY q.file LIMIT ?";
-        let args = [after.0, before.0, limit as i64].map(Value::Int);
+        let [before, ahead] = [-stuck_s, AHEAD_MAX_S].map(|s| now.plus_s(s).0);
+        let args = [after.0, before, ahead, limit as i64].map(Value::Int);
         let rows = self.sql.query(&text, &args)?;
         Ok(rows.into_iter().map(reader::file_of).collect::<Result<_, _>>()?)
     }

@@ -4,7 +4,7 @@ use crate::world::{Daemon, NOW, World, digest, waiting};
 use downpour_catalog::{
     AdoptedFile, BeforeMigration, Catalog, CatalogUrl, Change, FileId, FileKey, Next, OpenError,
     Origin, OtherContent, Reader, Replica, ReplicaState, SCHEMA_VERSION, SetDay, SetDigest,
-    SetNode, SiteId, Time, Work, entry_hash,
+    SetNode, SiteId, Work, entry_hash,
 };
 use std::collections::BTreeMap;
 
@@ -208,14 +208,14 @@ pub(crate) fn what_does_not_move_is_found(world: &World) {
     };
     daemon.change(later, Change::Move(step)).unwrap();
     let mut reader = world.reader();
-    let stuck = |reader: &mut Reader, before: Time| -> Vec<String> {
-        let files = reader.stuck(before, FileId(0), 10).unwrap();
+    let stuck = |reader: &mut Reader, stuck_s| -> Vec<String> {
+        let files = reader.stuck(later, stuck_s, FileId(0), 10).unwrap();
         files.into_iter().map(|file| file.name).collect()
     };
-    assert_eq!(stuck(&mut reader, NOW), Vec::<String>::new());
-    assert_eq!(stuck(&mut reader, later), ["old"]);
-    assert_eq!(stuck(&mut reader, later.plus_s(1)), ["old", "moved", "new"]);
-    let after = reader.stuck(later.plus_s(1), old.file, 1).unwrap();
+    assert_eq!(stuck(&mut reader, DAY_S), Vec::<String>::new());
+    assert_eq!(stuck(&mut reader, 0), ["old"]);
+    assert_eq!(stuck(&mut reader, -1), ["old", "moved", "new"]);
+    let after = reader.stuck(later, -1, old.file, 1).unwrap();
     assert_eq!(after[0].name, "moved");
 }
 
@@ -239,9 +239,12 @@ pub(crate) fn a_clock_that_was_ahead_dates_no_later_file(world: &World) {
         let next = take_in(&world.daemon(writer), NOW, name);
         assert!(next.taken_in == NOW && next.id > first.id, "{name}");
     }
-    let stuck = world.reader().stuck(NOW.plus_s(2 * DAY_S), FileId(0), 10).unwrap();
-    let names: Vec<_> = stuck.iter().map(|file| &*file.name).collect();
-    assert_eq!(names, ["next", "again", "other"]);
+    let stuck = |stuck_s| -> Vec<String> {
+        let stuck = world.reader().stuck(NOW.plus_s(2 * DAY_S), stuck_s, FileId(0), 10).unwrap();
+        stuck.into_iter().map(|file| file.name).collect()
+    };
+    assert_eq!(stuck(DAY_S), ["ahead", "next", "again", "other"]);
+    assert_eq!(stuck(3 * DAY_S), ["ahead"], "since when is not known");
 }
 
 pub(crate) fn an_older_catalog_gets_its_set_digests(world: &World) {

@@ -245,7 +245,7 @@ fn ask_near(catalog: &Catalog, questions: Vec<Question>) -> Result<Vec<Answer>, 
 /// What has not moved for too long, and whether there is more of it.
 fn stuck(catalog: &Catalog, order: &Order, now: Time) -> Result<(Vec<Finding>, bool), RunError> {
     let mut reader = catalog.reader()?;
-    let mut files = reader.stuck(now.plus_s(-order.stuck_s), FileId(0), STUCK_MAX + 1)?;
+    let mut files = reader.stuck(now, order.stuck_s, FileId(0), STUCK_MAX + 1)?;
     let is_more = files.len() > STUCK_MAX;
     files.truncate(STUCK_MAX);
     let sites = reader.sites()?;
