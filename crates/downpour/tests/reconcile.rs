@@ -100,7 +100,8 @@ impl Far for There<'_> {
             return Err(FarError("no answer within 30 s".into()));
         }
         let (here, copies) = (self.site.here(), Copies::default());
-        Ok(read_back(&self.site.catalog, here, &copies, origin, names, || NOW).unwrap())
+        let of = (origin, names);
+        Ok(read_back(&self.site.catalog, here, &copies, of, || NOW, || true).unwrap())
     }
 
     fn bytes(&self) -> u64 {

@@ -207,8 +207,9 @@ fn compare_copies(
             bytes += size;
         }
         far.goes_on()?;
-        let here = (&*order.near, &*order.base);
-        let near = match read_back(catalog, here, &order.copies, &order.near, &names, now) {
+        let (here, of) = ((&*order.near, &*order.base), (&*order.near, &*names));
+        let goes_on = || far.goes_on().is_ok();
+        let near = match read_back(catalog, here, &order.copies, of, now, goes_on) {
             Err(RunError::Machine(why)) => Err(why),
             near => Ok(near?),
         };

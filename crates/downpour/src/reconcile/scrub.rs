@@ -134,15 +134,16 @@ pub fn scrub(
 #[derive(Clone, Debug, Default)]
 pub struct Copies(Arc<Mutex<HashMap<Fingerprint, [u8; 32]>>>);
 
-/// Reads a site's copies of these files of `origin` (name and version) and compares them with what its catalog says; what is lost or
-/// corrupt is recorded. `site` has its name and what relative paths are relative to.
+/// Reads a site's copies of these files, of a site of origin by name and version, and compares them with what its catalog says; what
+/// is lost or corrupt is recorded. `site` has its name and what relative paths are relative to. While a copy is read `goes_on` is asked
+/// whether to: if not, nothing is recorded.
 pub fn read_back(
     catalog: &Catalog,
     site: (&str, &Path),
     copies: &Copies,
-    origin: &str,
-    names: &[(String, i64)],
+    (origin, names): (&str, &[(String, i64)]),
     now: impl Fn() -> Time,
+    mut goes_on: impl FnMut() -> bool,
 ) -> Result<Vec<Stored>, RunError> {
     let mut known = match copies.0.try_lock() {
         Ok(known) => known,
@@ -171,7 +172,10 @@ pub fn read_back(
         };
         let path = base.join(&replica.path);
         let looks = Fingerprint::at(&path);
-        let state = state_of((&file, replica.state), read_once(&path, &mut known))?;
+        let Some(found) = read_once(&path, &mut known, &mut goes_on).transpose() else {
+            return Err(RunError::Machine("the reading of copies was stopped".to_owned()));
+        };
+        let state = state_of((&file, replica.state), found)?;
         stored.push(match state {
             ReplicaState::Present => Stored::AsRecorded,
             ReplicaState::Corrupt => Stored::Damaged,
@@ -330,16 +334,13 @@ impl Work<'_> {
         if !pace.spent(0, 1) {
             return Ok(None);
         }
-        let mut goes_on = true;
         let found = open(path).and_then(|mut file| {
             read(&mut file, |bytes| {
                 self.done.bytes += bytes;
-                goes_on = goes_on && pace.spent(bytes, 0);
-                goes_on
+                pace.spent(bytes, 0)
             })
         });
-        let state = state_of(of, found)?;
-        Ok(goes_on.then_some(state))
+        found.transpose().map(|found| state_of(of, found)).transpose()
     }
 
     /// Of what is wrong, or is no longer.
@@ -495,34 +496,41 @@ fn open(path: &Path) -> io::Result<fs::File> {
     open_file(path)?.ok_or_else(|| io::Error::other("no regular file"))
 }
 
-/// A file's BLAKE3; `goes_on` is told of each piece.
-fn read(file: &mut fs::File, mut goes_on: impl FnMut(u64) -> bool) -> io::Result<[u8; 32]> {
+/// A file's BLAKE3; `goes_on` is told of each piece, and says whether it is to be read to its end: `None` if not.
+fn read(file: &mut fs::File, mut goes_on: impl FnMut(u64) -> bool) -> io::Result<Option<[u8; 32]>> {
     let mut hasher = blake3::Hasher::new();
     let mut piece = vec![0; PIECE];
     loop {
         let len = file.read(&mut piece)?;
-        if len == 0 || !goes_on(len as u64) {
-            return Ok(*hasher.finalize().as_bytes());
+        if len == 0 {
+            return Ok(Some(*hasher.finalize().as_bytes()));
+        }
+        if !goes_on(len as u64) {
+            return Ok(None);
         }
         hasher.update(&piece[..len]);
     }
 }
 
 /// A file's BLAKE3, as it was read before if it has not changed since.
-fn read_once(path: &Path, known: &mut HashMap<Fingerprint, [u8; 32]>) -> io::Result<[u8; 32]> {
+fn read_once(
+    path: &Path,
+    known: &mut HashMap<Fingerprint, [u8; 32]>,
+    goes_on: &mut impl FnMut() -> bool,
+) -> io::Result<Option<[u8; 32]>> {
     let mut file = open(path)?;
     let looks = Fingerprint::of(&rustix::fs::fstat(&file)?);
     if let Some(digest) = known.get(&looks) {
-        return Ok(*digest);
+        return Ok(Some(*digest));
     }
-    let digest = read(&mut file, |_| true)?;
+    let Some(digest) = read(&mut file, |_| goes_on())? else { return Ok(None) };
     if Fingerprint::of(&rustix::fs::fstat(&file)?) == looks {
         if known.len() == COPIES_MAX {
             known.clear();
         }
         known.insert(looks, digest);
     }
-    Ok(digest)
+    Ok(Some(digest))
 }
 
 #[cfg(test)]

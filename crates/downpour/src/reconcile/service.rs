@@ -530,7 +530,8 @@ async fn copies(
         let here = (&*site.name, &*config.folder);
         let known = site.inboxes.look_at_all(&config);
         known.map_err(|strange| RunError::Machine(strange.to_string()))?;
-        Ok(read_back(&site.catalog, here, &service.copies, &wish.origin, &wish.names, now)?)
+        let of = (&*wish.origin, &*wish.names);
+        Ok(read_back(&site.catalog, here, &service.copies, of, now, || true)?)
     });
     Ok(Json(stored.await?))
 }

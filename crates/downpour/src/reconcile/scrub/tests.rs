@@ -155,7 +155,8 @@ fn what_left_by_its_rule_or_came_meanwhile_is_not_lost() {
     assert_eq!((&*replicas[4].path, replicas[4].state), ("", ReplicaState::Removed));
     // Of what was removed there is no copy to read back.
     let (here, names) = (("here", ten.folder.path()), [("deep/4".to_owned(), 1)]);
-    let stored = read_back(&ten.catalog, here, &Copies::default(), "here", &names, || NOW).unwrap();
+    let of = ("here", &names[..]);
+    let stored = read_back(&ten.catalog, here, &Copies::default(), of, || NOW, || true).unwrap();
     assert_eq!(stored, [Stored::Nothing]);
 }
 
@@ -164,7 +165,8 @@ fn whoever_asks_for_copies_of_no_site_adds_none() {
     let ten = Ten::new();
     let (here, names) = (("here", ten.folder.path()), [("deep/4".to_owned(), 1)]);
     for origin in ["elsewhere", "", "\0"] {
-        let stored = read_back(&ten.catalog, here, &Copies::default(), origin, &names, || NOW);
+        let (copies, of) = (Copies::default(), (origin, &names[..]));
+        let stored = read_back(&ten.catalog, here, &copies, of, || NOW, || true);
         assert_eq!(stored.unwrap(), [Stored::Nothing]);
     }
     assert_eq!(ten.catalog.reader().unwrap().sites().unwrap(), [(ten.site, "here".to_owned())]);
@@ -207,8 +209,8 @@ fn a_copy_that_did_not_change_is_read_back_once_and_for_one_at_a_time() {
     let (ten, copies) = (Ten::new(), Copies::default());
     let names = [("deep/4".to_owned(), 1)];
     let stored = || {
-        let here = ("here", ten.folder.path());
-        read_back(&ten.catalog, here, &copies, "here", &names, || NOW)
+        let (here, of) = (("here", ten.folder.path()), ("here", &names[..]));
+        read_back(&ten.catalog, here, &copies, of, || NOW, || true)
     };
     assert_eq!(stored().unwrap(), [Stored::AsRecorded]);
     // It goes by what it remembers.
@@ -222,6 +224,19 @@ fn a_copy_that_did_not_change_is_read_back_once_and_for_one_at_a_time() {
     let reading = copies.0.lock().unwrap();
     assert!(stored().unwrap_err().to_string().contains("being read already"));
     drop(reading);
+}
+
+#[test]
+fn a_reading_that_is_stopped_tells_nothing() {
+    let (ten, copies) = (Ten::new(), Copies::default());
+    fs::remove_file(ten.data().join("deep/1")).unwrap();
+    let (names, here) = ([1, 4].map(|n| (format!("deep/{n}"), 1)), ("here", ten.folder.path()));
+    let stored = |goes_on: bool| {
+        read_back(&ten.catalog, here, &copies, ("here", &names[..]), || NOW, || goes_on)
+    };
+    assert!(stored(false).unwrap_err().to_string().contains("was stopped"));
+    assert_eq!(ten.states(), [ReplicaState::Present; 10]);
+    assert_eq!(stored(true).unwrap(), [Stored::Nothing, Stored::AsRecorded]);
 }
 
 #[test]
