@@ -243,9 +243,11 @@ fn a_mover_that_lies_is_found_out() {
     let mut sites = two();
     sites.b.kill();
     let mut command = sites.b.command(&["serve"]);
-    command.env("DOWNPOUR_LIE", "0.4");
+    // Of sixty files it lies about none in one run of ten thousand, and in as many about one seven times in a row, whose waits
+    // are as long as this test may take.
+    command.env("DOWNPOUR_LIE", "0.15");
     sites.b.start_command(command);
-    let all = files(&sites.a, "run", 30, 5000);
+    let all = files(&sites.a, "run", 60, 5000);
     let transfer = submit(&sites.a, "run", "b");
     arrived(&sites.a, transfer, all.len());
     check(&sites.a, &sites.b, &all);
@@ -256,7 +258,7 @@ fn a_mover_that_lies_is_found_out() {
     };
     let lies = ids.into_iter().flat_map(|id| reader.attempts(id).expect("attempts"));
     let found = lies.filter(|attempt| attempt.error == Some(ErrorClass::FalseSuccess)).count();
-    assert!(found > 0, "40 % of the files were damaged behind the session's back");
+    assert!(found > 0, "15 % of the files were damaged behind the session's back");
 }
 
 #[test]
