@@ -212,8 +212,10 @@ fn again_max() -> f64 {
 
 #[test]
 fn a_late_receiver_completes() {
+    // Without it nothing is asserted, only measured.
+    let runs = if full_size() { &[false, true][..] } else { &[true] };
     let mut others = Vec::new();
-    for late in [false, true] {
+    for &late in runs {
         let Some((network, scratch)) = setting("a_late_receiver_completes", 3) else { return };
         let session = Session::new(&network, &scratch);
         let mut receivers = vec![session.receiver(0, &[]), session.receiver(1, &[])];
@@ -237,11 +239,10 @@ fn a_late_receiver_completes() {
             println!("measured: late joiner at 0.5: completes after {:.2} s", it.ended_s);
         }
     }
-    println!(
-        "measured: two others without a late joiner {:.2} s, with it {:.3} times as long",
-        others[0],
-        others[1] / others[0]
-    );
+    if let [without, with] = others[..] {
+        let longer = with / without;
+        println!("measured: two others without a late joiner {without:.2} s, with it {longer:.3} times as long");
+    }
 }
 
 /// Its polls come, and tell what to pull before it has said that it hears no stream (`docs/protocol.md#CTL-2`).
