@@ -369,20 +369,6 @@ fn who_stays_takes_part_once_in_each_session() {
 }
 
 #[test]
-fn interrupts_end_both_sides_cleanly_and_say_what_remains() {
-    let (_session, sender, mut receivers) = OneFile::under_way();
-    receivers[1].interrupt();
-    let left = receivers.pop().unwrap().wait();
-    left.expect(1);
-    assert!(!left.err.trim().is_empty());
-    sender.interrupt();
-    let ended = sender.wait();
-    ended.expect(1);
-    assert!(ended.err.contains("interrupt"), "{}", ended.err);
-    receivers.pop().unwrap().interrupt();
-}
-
-#[test]
 fn who_has_begun_and_loses_its_sender_for_good_reports_what_has_come() {
     let session = OneFile::new(40_000_000);
     let trace = session.scratch.path("got.zst");
@@ -402,14 +388,18 @@ fn who_has_begun_and_loses_its_sender_for_good_reports_what_has_come() {
     assert_eq!(trace_lines(&trace).last().unwrap()["type"], "end");
 }
 
-#[test]
-fn who_is_terminated_tells_the_others_and_writes_its_report() {
+/// A signal ends a receiver, then the sender: each says so to the others, and in its report.
+fn ends_both_sides_cleanly(signal: fn(&Running)) {
     let (session, mut sender, mut receivers) = OneFile::under_way();
-    receivers[1].terminate();
-    receivers.pop().unwrap().wait().expect(1);
+    signal(&receivers[1]);
+    let left = receivers.pop().unwrap().wait();
+    left.expect(1);
+    assert!(left.err.contains("interrupted; what has arrived is kept"), "{}", left.err);
     sender.until(|s| s.err().contains("r1 failed: interrupted").then_some(()));
-    sender.terminate();
-    sender.wait().expect(1);
+    signal(&sender);
+    let ended = sender.wait();
+    ended.expect(1);
+    assert!(ended.err.contains("interrupted before everybody was complete"), "{}", ended.err);
     let left = receivers.pop().unwrap().wait();
     left.expect(1);
     assert!(left.err.contains("the sender was interrupted"), "{}", left.err);
@@ -420,6 +410,16 @@ fn who_is_terminated_tells_the_others_and_writes_its_report() {
     };
     assert_eq!(why("r0"), "the sender was interrupted");
     assert!(why("r1").starts_with("interrupted"), "{}", why("r1"));
+}
+
+#[test]
+fn who_is_interrupted_tells_the_others_and_writes_its_report() {
+    ends_both_sides_cleanly(Running::interrupt);
+}
+
+#[test]
+fn who_is_terminated_tells_the_others_and_writes_its_report() {
+    ends_both_sides_cleanly(Running::terminate);
 }
 
 #[test]
