@@ -372,9 +372,11 @@ fn who_stays_takes_part_once_in_each_session() {
 fn who_has_begun_and_loses_its_sender_for_good_reports_what_has_come() {
     let session = OneFile::new(40_000_000);
     let trace = session.scratch.path("got.zst");
+    let mut sender = session.sender(&["--receivers", "1", "--rate", "100mbit"]);
+    sender.until(|s| s.err().contains("the ticket is the line above").then_some(()));
+    // It may not take long to join, either.
     let more = ["--join-timeout", "1s", "--trace", trace.to_str().unwrap()];
     let receiver = session.receiver(0, &more);
-    let mut sender = session.sender(&["--receivers", "1", "--rate", "100mbit"]);
     sender.until(|s| s.err().contains("phase=streaming").then_some(()));
     std::thread::sleep(Duration::from_millis(800));
     sender.kill();
