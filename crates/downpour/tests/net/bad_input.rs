@@ -116,7 +116,8 @@ fn a_ticket_that_has_expired_or_nobody_behind_it_is_told_apart() {
     let scratch = Scratch::new();
     let file = scratch.path("old.ticket");
     let file = file.to_str().unwrap();
-    let make = ["ticket", "new", "--address", "127.0.0.1:28999", "--out", file, "--expires"];
+    let nobody = address();
+    let make = ["ticket", "new", "--address", &nobody, "--out", file, "--expires"];
     assert!(scratch.run(None, "it", &[&make[..], &["500ms"]].concat()).status.success());
     std::thread::sleep(std::time::Duration::from_millis(1600));
     let old = format!("@{file}");
@@ -126,7 +127,7 @@ fn a_ticket_that_has_expired_or_nobody_behind_it_is_told_apart() {
     assert!(scratch.run(None, "it", &[&make[..], &["1h"]].concat()).status.success());
     let arguments = ["receive", &old, "--discard", "--join-timeout", "1s"];
     let ended = scratch.start(None, "it", &arguments).wait();
-    expect(&ended, 3, &["127.0.0.1:28999"]);
+    expect(&ended, 3, &[&nobody]);
 }
 
 #[test]

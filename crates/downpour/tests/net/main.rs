@@ -12,6 +12,8 @@ mod lossy;
 mod network;
 mod network_itself;
 mod payload;
+#[path = "../site/ports.rs"]
+mod ports;
 mod products;
 mod program;
 mod sessions;

@@ -2,6 +2,7 @@
 
 use crate::between::Between;
 use crate::payload;
+use crate::ports::port;
 use crate::program::{Running, Scratch};
 use crate::skipped::skipped;
 use downpour::report::ReceiverState;
@@ -11,16 +12,11 @@ use std::io::{Read as _, Write as _};
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
-use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
 
-/// A port of its own for each test: they run side by side.
+/// An address of its own for each sender: tests run side by side.
 pub(crate) fn address() -> String {
-    static NEXT: AtomicU16 = AtomicU16::new(0);
-    let offset = NEXT.fetch_add(1, Ordering::Relaxed);
-    // Below the ephemeral ports, above the program's own range; apart for two runs of the tests at a time.
-    let base = 29_000 + (std::process::id() % 30) as u16 * 100;
-    format!("127.0.0.1:{}", base + offset)
+    format!("127.0.0.1:{}", port())
 }
 
 pub(crate) fn receiver(scratch: &Scratch, index: usize, ticket: &Path, more: &[&str]) -> Running {
