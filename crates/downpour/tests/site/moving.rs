@@ -1,5 +1,6 @@
 //! Files from site to site, by the real program.
 
+use crate::fetching::content;
 use crate::harness::{SiteProcess, Two, until};
 use crate::skipped::skipped;
 use crate::watching::happened;
@@ -116,7 +117,7 @@ fn what_is_submitted_is_at_the_other_site_and_in_both_catalogs() {
     let sites = two();
     let (a, b) = (&sites.a, &sites.b);
     let mut all = files(a, "run", 40, 10_000);
-    let large: Vec<u8> = (0..5_000_000u32).map(|i| (i % 251) as u8).collect();
+    let large = content(5_000_000);
     for (name, content) in [("run/large", large.as_slice()), ("run/empty", b"")] {
         fs::write(a.path("data").join(name), content).expect("room");
         all.push((name.to_owned(), content.to_vec()));
@@ -449,8 +450,7 @@ fn a_file_that_is_cancelled_is_given_up_and_the_others_of_its_batch_arrive() {
     edit(&sites.a, "name = \"b\"", "name = \"b\"\nrate = \"40mbit\"\nactive = 1");
     sites.a.start();
     let mut all = files(&sites.a, "run", 6, 10_000);
-    let large: Vec<u8> = (0..60_000_000u32).map(|i| (i % 251) as u8).collect();
-    fs::write(sites.a.path("data/run/large"), &large).expect("room");
+    fs::write(sites.a.path("data/run/large"), content(60_000_000)).expect("room");
     all.sort();
     let transfer = submit(&sites.a, "run", "b");
     let file = until("the large one is being sent", || {
