@@ -18,13 +18,7 @@ use std::process::Stdio;
 
 /// Two sites that may submit what is in their folder `data`.
 fn two() -> Two {
-    let mut sites = Two::start(["", ""]);
-    for site in [&mut sites.a, &mut sites.b] {
-        site.kill();
-        edit(site, "[transfer]", "[transfer]\nfolders = [\"data\"]\nports = \"31000-31199\"");
-        site.start();
-    }
-    sites
+    Two::start(["[transfer]\nfolders = [\"data\"]\nports = \"31000-31199\""; 2])
 }
 
 /// Changes a line of a site's configuration.
