@@ -125,7 +125,7 @@ mod tests {
         }
     }
 
-    /// Whatever a sender says of when its polls left.
+    /// Whatever a sender says of when its polls left: a minute later a queue is what it is.
     #[test]
     fn impossible_delays_do_no_harm() {
         let mut base = BaseDelay::new();
@@ -136,6 +136,12 @@ mod tests {
                 base.excess(at(ms), delay_ns);
             }
         }
+        for _ in 0..60 {
+            ms += 1_000;
+            base.excess(at(ms), 2_000_000);
+        }
+        let queue = base.excess(at(ms + 1_000), 7_000_000);
+        assert!((4_900..5_100).contains(&queue.as_micros()), "{queue:?}");
     }
 
     #[test]
