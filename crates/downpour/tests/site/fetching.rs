@@ -1,6 +1,6 @@
 //! A file that several sites have: from where it comes, when that is left, and what comes of lies.
 
-use crate::harness::{HANG, SiteProcess, signal, until};
+use crate::harness::{SiteProcess, signal, until};
 use crate::links::{ends, seen};
 use downpour::dispatch::{FetchReport, Transfers, WhyList};
 use downpour_catalog::{
@@ -163,7 +163,6 @@ fn is_from(report: &FetchReport, site: &str, other: &str) -> bool {
 
 #[test]
 fn a_source_that_turns_slow_is_left_and_a_long_file_comes_from_all() {
-    assert!(HANG > Duration::from_secs(60));
     let sites = Sites::start();
     // Of none anything is known: the first by name. Four connections, 4 MB/s together.
     sites.ways.iter().for_each(|way| way.set(1 << 20));
