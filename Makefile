@@ -22,6 +22,9 @@ TEST_PACKAGES := strace:strace nft:nftables ethtool:ethtool ip:iproute2 tc:iprou
 # Test programs of all crates, by name.
 TESTS := $(sort $(basename $(notdir $(wildcard crates/*/tests/*.rs))) $(notdir $(patsubst %/main.rs,%,$(wildcard crates/*/tests/*/main.rs))))
 
+# How many tests run at once where they do not measure: as many as there are cores, four at least.
+THREADS := $(shell n=$$(nproc); echo $$((n > 4 ? n : 4)))
+
 # Programs that the lab runs beside Downpour.
 BENCH_PACKAGES := udp-sender:udpcast uftp:uftp iperf3:iperf3 rsync:rsync aria2c:aria2 \
   globus-url-copy:globus-gass-copy-progs globus-gridftp-server:globus-gridftp-server-progs zstd:zstd
@@ -33,11 +36,13 @@ demo:
 	$(CARGO) build --release --locked -p downpour
 	target/release/downpour demo $(if $(DEMO),"$(DEMO)")
 
-# All of the workspace each time: with other members the features of what they depend on differ, and it is built again. The
-# network tests go one at a time: each runs many programs, and measures what they cost.
+# All of the workspace each time: with other members the features of what they depend on differ, and it is built again. Tests
+# mostly wait for a clock, so that more run at once than there are cores. Not so the lab's `network`, which says how late its
+# emulator is, and `net`: each of its tests runs many programs, and measures what they cost.
 test: test-setup
-	$(CARGO) test --workspace --locked --lib --bins $(addprefix --test ,$(filter-out net,$(TESTS)))
+	RUST_TEST_THREADS=$(THREADS) $(CARGO) test --workspace --locked --lib --bins $(addprefix --test ,$(filter-out net network,$(TESTS)))
 	$(CARGO) test --workspace --locked --doc
+	$(CARGO) test --workspace --locked --test network -- --test-threads=2
 	$(CARGO) test --workspace --locked --test net -- --test-threads=1
 
 # Campaigns of 20,000 files between two sites whose daemons, databases and network are killed at random, with SQLite and with
