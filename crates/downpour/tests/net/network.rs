@@ -166,13 +166,13 @@ impl Network {
 
     fn lay_bridge(&self, snooping: bool) {
         let flag = if snooping { "1" } else { "0" };
-        // Short timers, in hundredths of a second: the querier speaks half a second after it is made,
+        // Short timers, in hundredths of a second: the querier speaks a tenth of a second after it is made,
         // and a group is pruned a fifth of a second after the last has left. It takes the first from
         // what is in force at that moment, so it is switched on in a step of its own.
         #[rustfmt::skip]
         let options = [
             "link", "add", "br0", "type", "bridge", "mcast_snooping", flag,
-            "mcast_query_response_interval", "50", "mcast_last_member_interval", "10",
+            "mcast_query_response_interval", "10", "mcast_last_member_interval", "10",
             "mcast_igmp_version", "3", "mcast_mld_version", "2",
         ];
         run("ip", &[&["-n", &self.switch], &options[..]].concat());
@@ -219,7 +219,7 @@ impl Network {
         }
         if spec.snooping {
             // Until its first query is answered, a bridge floods.
-            std::thread::sleep(Duration::from_millis(1200));
+            std::thread::sleep(Duration::from_millis(300));
         }
     }
 
