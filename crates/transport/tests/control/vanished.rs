@@ -3,10 +3,11 @@
 
 use crate::skipped::skipped;
 use crate::world::{Setup, Told, World};
-use downpour_transport::control::EventsEnd;
+use downpour_transport::control::{EventsEnd, ServerLimits};
 use nix::sched::{CloneFlags, unshare};
 use std::process::{Command, Stdio};
 use std::thread;
+use std::time::Duration;
 
 fn run(command: &str) -> bool {
     let mut words = command.split_whitespace();
@@ -28,7 +29,9 @@ fn both_sides_notice_that_the_way_is_cut() {
         }
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
-            let mut world = World::new(Setup::default()).await;
+            let limits =
+                ServerLimits { silence_time_max: Duration::from_secs(3), ..Default::default() };
+            let mut world = World::new(Setup { limits, ..Setup::default() }).await;
             let (client, _) = world.member().await;
             let mut events = client.events().await.unwrap();
             assert_eq!(world.told().await, Told::Subscribed(1));
