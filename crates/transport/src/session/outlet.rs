@@ -1,7 +1,7 @@
 //! Where a stream leaves: to a group, or to the one receiver that has greeted (`docs/protocol.md#WAN-5`).
 //!
-//! What leaves towards a receiver goes by the feedback socket, so that it comes back the way on which the greeting
-//! went out, through whatever translates addresses there.
+//! What leaves towards a receiver goes by the feedback socket, from the address that was greeted, so that it comes back the
+//! way on which the greeting went out, through whatever translates addresses there.
 //!
 //! When nothing can be sent to the group any more the outlet is opened anew, by its interface's name: one that was deleted
 //! and made again is another one to the kernel.
@@ -11,7 +11,7 @@ use crate::{Interest, Interface, MulticastSender, UdpError, UnicastSocket};
 use downpour_proto::sender::Delivery;
 use downpour_proto::{Duration, ReceiverId, Timestamp};
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsFd;
 
 pub(super) enum Outlet {
@@ -28,6 +28,8 @@ pub(super) struct Greeter {
     receiver: ReceiverId,
     /// Where it was heard last.
     at: SocketAddr,
+    /// To which of our addresses that came.
+    ours: Option<IpAddr>,
     /// And when.
     heard: Timestamp,
     /// It has said that the stream reaches it.
@@ -59,12 +61,12 @@ impl Outlet {
         Some(out)
     }
 
-    /// An authentic message came from there. The place of one that needs nothing any more is taken, and that of one that pulls
-    /// because the stream never reached it.
+    /// An authentic message came from there, to that address of ours. The place of one that needs nothing any more is taken, and
+    /// that of one that pulls because the stream never reached it.
     pub(super) fn heard(
         &mut self,
         now: Timestamp,
-        (receiver, from): (ReceiverId, SocketAddr),
+        (receiver, at, ours): (ReceiverId, SocketAddr, Option<IpAddr>),
         delivery: impl FnOnce(ReceiverId) -> Delivery,
     ) {
         let Self::Greeter(greeter) = self else { return };
@@ -79,7 +81,7 @@ impl Outlet {
         let same = greeter.filter(|other| other.receiver == receiver);
         if same.is_some() || greeter.as_ref().is_none_or(is_free) {
             let follows = same.is_some_and(|same| same.follows);
-            *greeter = Some(Greeter { receiver, at: from, heard: now, follows });
+            *greeter = Some(Greeter { receiver, at, ours, heard: now, follows });
         }
     }
 
@@ -106,7 +108,15 @@ impl Outlet {
     ) -> io::Result<usize> {
         match self {
             Self::Group(socket, _) => socket.send(bytes, segment_len),
-            Self::Greeter(Some(to)) => feedback.send_segments(bytes, segment_len, to.at),
+            Self::Greeter(Some(to)) => {
+                match feedback.send_segments(bytes, segment_len, to.at, to.ours) {
+                    // It may not be ours any more.
+                    Err(_) if to.ours.is_some() => {
+                        feedback.send_segments(bytes, segment_len, to.at, None)
+                    }
+                    sent => sent,
+                }
+            }
             Self::Greeter(None) | Self::Nowhere => Ok(bytes.len()),
         }
     }
@@ -167,10 +177,14 @@ impl Outage {
 #[cfg(test)]
 mod tests {
     use super::{HOLDS_FOR, Outage, Outlet, REOPEN_EVERY, Remedy, StreamOut, TELL_AFTER};
-    use crate::{Group, Interest, Interface, MulticastSender, SendOptions, UnicastSocket};
+    use crate::{
+        Clock, Datagram, Group, Interest, Interface, MulticastSender, RecvBatch, SendOptions,
+        UnicastSocket, Woken, wait,
+    };
     use downpour_proto::sender::Delivery;
     use downpour_proto::{Duration, ReceiverId, Timestamp};
-    use std::net::SocketAddr;
+    use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+    use std::os::fd::AsFd as _;
 
     #[test]
     fn a_stream_follows_its_receiver_and_no_other_while_that_one_lives() {
@@ -178,14 +192,14 @@ mod tests {
         let mut outlet = Outlet::Greeter(None);
         let [one, two] = [1, 2].map(ReceiverId);
         let (now, later) = (Timestamp::ZERO, Timestamp::ZERO + HOLDS_FOR);
-        outlet.heard(now, (one, at(1)), |_| Delivery::Stream);
-        outlet.heard(now, (two, at(2)), |_| Delivery::Ended);
+        outlet.heard(now, (one, at(1), None), |_| Delivery::Stream);
+        outlet.heard(now, (two, at(2), None), |_| Delivery::Ended);
         assert_eq!(outlet.peer(), Some(at(1)), "it is about to say that it hears it");
-        outlet.heard(later, (two, at(2)), |_| Delivery::Stream);
+        outlet.heard(later, (two, at(2), None), |_| Delivery::Stream);
         assert_eq!(outlet.peer(), Some(at(1)));
-        outlet.heard(now, (one, at(3)), |_| Delivery::Stream);
+        outlet.heard(now, (one, at(3), None), |_| Delivery::Stream);
         assert_eq!(outlet.peer(), Some(at(3)), "it has moved");
-        outlet.heard(later, (two, at(2)), |_| Delivery::Ended);
+        outlet.heard(later, (two, at(2), None), |_| Delivery::Ended);
         assert_eq!(outlet.peer(), Some(at(2)));
     }
 
@@ -195,14 +209,53 @@ mod tests {
         let mut outlet = Outlet::Greeter(None);
         let [one, two] = [1, 2].map(ReceiverId);
         let (now, later) = (Timestamp::ZERO, Timestamp::ZERO + HOLDS_FOR);
-        outlet.heard(now, (one, at(1)), |_| Delivery::Ended);
+        outlet.heard(now, (one, at(1), None), |_| Delivery::Ended);
         outlet.follows(two);
-        outlet.heard(later, (two, at(2)), |_| Delivery::Pull);
+        outlet.heard(later, (two, at(2), None), |_| Delivery::Pull);
         assert_eq!(outlet.peer(), Some(at(2)));
         outlet.follows(two);
-        outlet.heard(later, (two, at(3)), |_| Delivery::Stream);
-        outlet.heard(later + HOLDS_FOR, (one, at(1)), |_| Delivery::Pull);
+        outlet.heard(later, (two, at(3), None), |_| Delivery::Stream);
+        outlet.heard(later + HOLDS_FOR, (one, at(1), None), |_| Delivery::Pull);
         assert_eq!(outlet.peer(), Some(at(3)));
+    }
+
+    /// What has come by a socket.
+    fn heard<'a>(socket: &UnicastSocket, batch: &'a mut RecvBatch) -> Datagram<'a> {
+        let clock = Clock::start();
+        let patience = clock.now() + Duration::from_secs(10);
+        assert_eq!(
+            wait(&clock, patience, &[Interest::Read(socket.as_fd())]).unwrap(),
+            Woken::Ready
+        );
+        socket.recv(batch).unwrap();
+        batch.datagrams().next().expect("a datagram")
+    }
+
+    /// The rules of a firewall there, and what translates addresses, let nothing else in.
+    #[test]
+    fn a_stream_leaves_from_the_address_that_was_greeted_while_that_is_ours() {
+        let second = IpAddr::from([127, 0, 0, 2]);
+        let (mut batch, now) = (RecvBatch::new(), Timestamp::ZERO);
+        for any in [IpAddr::from(Ipv4Addr::UNSPECIFIED), Ipv6Addr::UNSPECIFIED.into()] {
+            let Ok(feedback) = UnicastSocket::bind((any, 0).into(), 1 << 16) else {
+                let name = "a_stream_leaves_from_the_address_that_was_greeted_while_that_is_ours";
+                return crate::skipped::not_here(name, "no IPv6 here");
+            };
+            let to = SocketAddr::new(second, feedback.local_addr().unwrap().port());
+            let receiver = UnicastSocket::towards(to, 1 << 16).unwrap();
+            receiver.send(b"greeting", to).unwrap();
+            let greeting = heard(&feedback, &mut batch);
+            let (at, ours) = (*greeting.from, greeting.to);
+            let mut outlet = Outlet::Greeter(None);
+            let mut source = |ours| {
+                outlet.heard(now, (ReceiverId(1), at, ours), |_| Delivery::Stream);
+                assert_eq!(outlet.send(&feedback, b"stream", 6).unwrap(), 6);
+                heard(&receiver, &mut batch).from.ip()
+            };
+            assert_eq!(source(ours), second, "{any}");
+            let gone = IpAddr::from([198, 51, 100, 1]);
+            assert_eq!(source(Some(gone)), IpAddr::from([127, 0, 0, 1]), "{any}");
+        }
     }
 
     #[test]

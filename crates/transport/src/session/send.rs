@@ -431,8 +431,8 @@ impl Driver {
                     Ok(opened) => {
                         let now = self.clock.now();
                         let arrived = now - datagram.waited;
-                        let machine = &self.machine;
-                        self.outlet.heard(now, (receiver, *datagram.from), |other| {
+                        let (machine, from) = (&self.machine, *datagram.from);
+                        self.outlet.heard(now, (receiver, from, datagram.to), |other| {
                             machine.member(other).map_or(Delivery::Ended, |m| m.delivery)
                         });
                         if let Some(tap) = &mut self.tap {

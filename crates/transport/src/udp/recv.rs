@@ -139,6 +139,8 @@ pub struct Datagram<'a> {
     pub bytes: &'a mut [u8],
     /// Who sent it, as the IP header claims.
     pub from: &'a SocketAddr,
+    /// To which of our addresses; `None` where that is not known.
+    pub to: Option<IpAddr>,
     /// How long it lay in the socket before this receive call took it; zero where that is not known.
     pub waited: Duration,
 }
@@ -224,6 +226,7 @@ impl RecvBatch {
             room[..len].chunks_mut(meta.stride.max(1)).map(move |bytes| Datagram {
                 bytes,
                 from: &meta.addr,
+                to: meta.dst_ip,
                 waited,
             })
         })
@@ -431,7 +434,7 @@ mod tests {
             sender.recv(&mut batch).unwrap();
             let from = *batch.datagrams().next().unwrap().from;
             assert_eq!(from.ip().to_canonical(), home);
-            assert_eq!(sender.send_segments(b"onetwo", 3, from).unwrap(), 6);
+            assert_eq!(sender.send_segments(b"onetwo", 3, from, None).unwrap(), 6);
             assert!(is_ready(receiver.as_fd(), Duration::from_secs(2)), "{home}");
             receiver.recv(&mut batch).unwrap();
             assert_eq!(batch.datagrams().next().unwrap().bytes, b"one");

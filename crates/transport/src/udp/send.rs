@@ -5,7 +5,7 @@ use crate::Interface;
 use quinn_udp::{RecvMeta, Transmit, UdpSockRef, UdpSocketState};
 use socket2::Socket;
 use std::io::{self, IoSliceMut};
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd};
 
 /// How to send to a group.
@@ -63,7 +63,7 @@ impl MulticastSender {
     /// Sends `bytes`, datagrams of `segment_len` bytes each (the last may be shorter), to the group.
     /// Returns how many bytes the kernel took: whole datagrams, fewer than all when its buffer is full.
     pub fn send(&self, bytes: &[u8], segment_len: usize) -> io::Result<usize> {
-        self.link.send(bytes, segment_len, self.group)
+        self.link.send(bytes, segment_len, self.group, None)
     }
 
     /// The address that receivers see.
@@ -119,18 +119,19 @@ impl UnicastSocket {
 
     /// Sends one datagram. `false` when the kernel's buffer is full: it is lost, like any datagram may be.
     pub fn send(&self, datagram: &[u8], to: SocketAddr) -> io::Result<bool> {
-        Ok(self.link.send(datagram, datagram.len().max(1), to)? == datagram.len())
+        Ok(self.link.send(datagram, datagram.len().max(1), to, None)? == datagram.len())
     }
 
-    /// Sends datagrams of `segment_len` bytes each (the last may be shorter). How many bytes the kernel took: whole
-    /// datagrams, fewer than all when its buffer is full.
+    /// Sends datagrams of `segment_len` bytes each (the last may be shorter), `from` this address of ours or from that which
+    /// the routes prefer. How many bytes the kernel took: whole datagrams, fewer than all when its buffer is full.
     pub fn send_segments(
         &self,
         bytes: &[u8],
         segment_len: usize,
         to: SocketAddr,
+        from: Option<IpAddr>,
     ) -> io::Result<usize> {
-        self.link.send(bytes, segment_len, to)
+        self.link.send(bytes, segment_len, to, from)
     }
 
     /// Asks for `len` bytes of receive buffer; what was granted.
@@ -186,7 +187,13 @@ impl Link {
         self.socket.local_addr()?.as_socket().ok_or_else(|| io::ErrorKind::Unsupported.into())
     }
 
-    fn send(&self, bytes: &[u8], segment_len: usize, to: SocketAddr) -> io::Result<usize> {
+    fn send(
+        &self,
+        bytes: &[u8],
+        segment_len: usize,
+        to: SocketAddr,
+        from: Option<IpAddr>,
+    ) -> io::Result<usize> {
         if segment_len == 0 || segment_len > SEND_LEN_MAX {
             return Err(io::ErrorKind::InvalidInput.into());
         }
@@ -194,9 +201,12 @@ impl Link {
         while sent < bytes.len() {
             let segments = self.segments_max().min(SEND_LEN_MAX / segment_len).max(1);
             let rest = &bytes[sent..];
-            let now = &rest[..rest.len().min(segments * segment_len)];
-            match self.send_once(now, segment_len, to) {
-                Ok(()) => sent += now.len(),
+            let contents = &rest[..rest.len().min(segments * segment_len)];
+            let segment_size = (contents.len() > segment_len).then_some(segment_len);
+            let transmit =
+                Transmit { destination: to, ecn: None, contents, segment_size, src_ip: from };
+            match self.state.try_send(UdpSockRef::from(&self.socket), &transmit) {
+                Ok(()) => sent += contents.len(),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
                 // quinn-udp has just found that there is no offload: once more, one by one.
                 Err(_) if segments > 1 && self.segments_max() == 1 => {}
@@ -204,13 +214,6 @@ impl Link {
             }
         }
         Ok(sent)
-    }
-
-    fn send_once(&self, contents: &[u8], segment_len: usize, to: SocketAddr) -> io::Result<()> {
-        let segment_size = (contents.len() > segment_len).then_some(segment_len);
-        let transmit =
-            Transmit { destination: to, ecn: None, contents, segment_size, src_ip: None };
-        self.state.try_send(UdpSockRef::from(&self.socket), &transmit)
     }
 
     pub(super) fn recv(
