@@ -7,6 +7,7 @@ mod ports;
 use crate::ports::port;
 use downpour_proto::receiver::Pull;
 use downpour_proto::sender::{Delivery, SenderStats};
+use downpour_proto::wire::{Header, Kind};
 use downpour_proto::{
     BlockId, Code, Epoch, Geometry, PULL_SHARE_DEFAULT, PacketNumber, Parity, Rate, ReceiverConfig,
     ReceiverId, Rounds, SenderConfig, StreamId, rate,
@@ -16,7 +17,7 @@ use downpour_transport::session::{
 };
 use downpour_transport::{
     Accepted, BlockSink, BlockSource, Codec, Group, Interface, MulticastReceiver, RecvBatch,
-    RecvOptions, Secret, SendOptions, SourceError, Spare, Suite, UnicastSocket,
+    RecvOptions, SealKeys, Secret, SendOptions, SourceError, Spare, Suite, UnicastSocket,
 };
 use std::collections::HashSet;
 use std::net::{SocketAddr, UdpSocket};
@@ -488,5 +489,42 @@ fn who_greets_after_one_that_hears_nothing_and_pulls_gets_the_stream() {
     for receiver in [deaf, other] {
         receiver.stop();
     }
+    sender.stop();
+}
+
+/// What is late has left from where the receiver was before (`docs/protocol.md#WAN-5`).
+#[test]
+fn a_stream_goes_to_where_the_newest_feedback_came_from() {
+    let net = net(100, port());
+    let feedback = UnicastSocket::bind("127.0.0.1:0".parse().unwrap(), 1 << 20).unwrap();
+    let to = feedback.local_addr().unwrap();
+    let setup = net.send_setup(Rate::from_mbps(10), feedback);
+    let sender = SendHandle::spawn(SendSetup { stream: None, unicast: true, ..setup }).unwrap();
+    let (me, secret) = (ReceiverId(1), Secret::new([1; 32]));
+    sender.join(me, Delivery::Stream, secret.clone());
+    until(|| sender.snapshot().members.contains_key(&me));
+    let sealed = |number: u32| {
+        let mut keys = SealKeys::feedback(Suite::preferred(), &secret, StreamId(7), me);
+        let kind = Kind::Feedback { receiver: me };
+        let header = Header { epoch: Epoch(0), stream: StreamId(7), packet_low: number, kind };
+        let mut datagram = Vec::new();
+        keys.append(PacketNumber(number.into()), &header, &[], &mut datagram).unwrap();
+        datagram
+    };
+    let [before, after] = [(); 2].map(|()| UdpSocket::bind("127.0.0.1:0").unwrap());
+    after.send_to(&sealed(2), to).unwrap();
+    before.send_to(&sealed(1), to).unwrap();
+    // Nobody takes it, and then those have been read.
+    before.send_to(&sealed(1), to).unwrap();
+    until(|| sender.snapshot().rejects.replayed == 1);
+    let hears = |socket: &UdpSocket| {
+        socket.set_nonblocking(true).unwrap();
+        socket.peek_from(&mut [0]).is_ok()
+    };
+    until(|| {
+        sender.probe();
+        hears(&before) || hears(&after)
+    });
+    assert!(hears(&after) && !hears(&before));
     sender.stop();
 }

@@ -431,10 +431,13 @@ impl Driver {
                     Ok(opened) => {
                         let now = self.clock.now();
                         let arrived = now - datagram.waited;
-                        let (machine, from) = (&self.machine, *datagram.from);
-                        self.outlet.heard(now, (receiver, from, datagram.to), |other| {
-                            machine.member(other).map_or(Delivery::Ended, |m| m.delivery)
-                        });
+                        // What is late may have left from where the receiver was before.
+                        if opened.number == keys.highest() {
+                            let (machine, from) = (&self.machine, *datagram.from);
+                            self.outlet.heard(now, (receiver, from, datagram.to), |other| {
+                                machine.member(other).map_or(Delivery::Ended, |m| m.delivery)
+                            });
+                        }
                         if let Some(tap) = &mut self.tap {
                             let (number, len) = (opened.number.0, opened.datagram_len);
                             tap.datagram(arrived, Way::In, header.kind, number, len);
