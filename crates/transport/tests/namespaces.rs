@@ -9,6 +9,7 @@ mod skipped;
 use downpour_proto::{
     BlockId, Epoch, Geometry, PULL_SHARE_DEFAULT, Parity, Rate, SenderConfig, StreamId, rate,
 };
+use downpour_transport::control::listener;
 use downpour_transport::session::{SendHandle, SendSetup, StreamOut};
 use downpour_transport::{
     BlockSource, Clock, Group, Interest, Interface, MulticastReceiver, MulticastSender, RecvBatch,
@@ -17,7 +18,7 @@ use downpour_transport::{
 use nix::sched::{CloneFlags, setns};
 use skipped::{may_make_namespaces, skipped};
 use std::fs::File;
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
 use std::os::fd::AsFd;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
@@ -352,4 +353,19 @@ fn no_route_names_the_interfaces() {
         Interface::choose(None, "239.255.77.3".parse().unwrap()).unwrap()
     });
     assert_eq!(found.name, "wire");
+}
+
+#[test]
+fn who_listens_on_all_addresses_is_reached_by_ipv4_where_sockets_of_ipv6_are_for_that_alone() {
+    let Some(pair) = Pair::new("only6", 1500) else { return };
+    ip(&format!("-n {} link set lo up", pair.left));
+    let on = "echo 1 > /proc/sys/net/ipv6/bindv6only";
+    let status = Command::new("ip").args(["netns", "exec", &pair.left, "sh", "-c", on]).status();
+    assert!(status.unwrap().success(), "{on}");
+    Pair::inside(&pair.left, || {
+        let all = listener((Ipv6Addr::UNSPECIFIED, 0).into()).unwrap();
+        let port = all.local_addr().unwrap().port();
+        TcpStream::connect((Ipv4Addr::LOCALHOST, port)).unwrap();
+        TcpStream::connect((Ipv6Addr::LOCALHOST, port)).unwrap();
+    });
 }

@@ -10,7 +10,7 @@ use downpour_proto::profile::{
     MemberReport, Mode, Offer, SenderConfig, SenderProfile, afdp, bmtp, fmtp,
 };
 use downpour_proto::{Rate, Timestamp};
-use downpour_transport::control::SessionId;
+use downpour_transport::control::{SessionId, listener};
 use downpour_transport::profile::{
     ProductSource, SendEvent, SendOutcome, SendSetup, StartWhen, prepare,
 };
@@ -152,8 +152,8 @@ fn control(plan: &ProfileSendPlan) -> Result<Option<TcpListener>, Fault> {
     }
     let mut last = None;
     for address in &plan.listen {
-        match TcpListener::bind(address) {
-            Ok(listener) => return Ok(Some(listener)),
+        match listener(*address) {
+            Ok(control) => return Ok(Some(control)),
             Err(error) => last = Some((address, error)),
         }
     }

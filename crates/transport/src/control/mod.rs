@@ -44,6 +44,7 @@ pub use error::{ApiError, ErrorCode, turns_text};
 pub use server::{
     Admitted, BODY_LEN_MAX, BindError, Conn, Connections, ControlServer, Endpoint, EventSender,
     Extent, Member, NotListening, ServerLimits, ServerSetup, SessionHandler, Uplink, Visitor,
+    listener,
 };
 pub use text::{decode as decode_base64url, encode as encode_base64url};
 

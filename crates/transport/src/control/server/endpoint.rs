@@ -93,7 +93,7 @@ impl Endpoint {
         identity: &Identity,
         limits: ServerLimits,
     ) -> Result<Self, BindError> {
-        let (listener, local_addr) = listen(addr).await?;
+        let (listener, local_addr) = listen(addr)?;
         let tls = TlsAcceptor::from(open_server_config(identity));
         let (most, per_peer) = (limits.connections_max, limits.connections_per_peer_max);
         let crowd = Crowd::new(most, per_peer, Arc::default());

@@ -44,6 +44,7 @@ use hyper::service::{HttpService, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use limits::{HEAD_LEN_MAX, HEADERS_MAX};
 use members::Members;
+use socket2::{Domain, Protocol, Socket, Type};
 use stall::{Account, Accounts, SentAgain, StallGuard, Use};
 use std::convert::Infallible;
 use std::io;
@@ -64,6 +65,9 @@ type Answer = Response<Outgoing>;
 
 /// After a failed accept: most likely no file descriptor was left, which passes.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// Connections that wait to be accepted, as the standard library has it.
+const BACKLOG: i32 = 128;
 
 /// What a server is made of, besides its session.
 #[derive(Debug)]
@@ -98,12 +102,26 @@ pub struct BindError {
     pub source: io::Error,
 }
 
-/// Listens for connections on which nobody waits long for what is lost, and which may carry bulk.
-async fn listen(addr: SocketAddr) -> Result<(TcpListener, SocketAddr), BindError> {
+/// Listens; on `[::]` at all addresses of this machine, of both families, whatever `net.ipv6.bindv6only` says.
+pub fn listener(addr: SocketAddr) -> io::Result<std::net::TcpListener> {
+    let socket = Socket::new(Domain::for_address(addr), Type::STREAM, Some(Protocol::TCP))?;
+    if addr.is_ipv6() && addr.ip().is_unspecified() {
+        socket.set_only_v6(false)?;
+    }
+    socket.set_reuse_address(true)?;
+    socket.bind(&addr.into())?;
+    socket.listen(BACKLOG)?;
+    Ok(socket.into())
+}
+
+/// Listens for connections on which nobody waits long for what is lost, and which may carry bulk. Called on a runtime.
+fn listen(addr: SocketAddr) -> Result<(TcpListener, SocketAddr), BindError> {
     let failed = |source| BindError { addr, source };
-    let listener = TcpListener::bind(addr).await.map_err(failed)?;
+    let listener = listener(addr).map_err(failed)?;
     hasten(&listener);
     begin_unpaced(&listener);
+    listener.set_nonblocking(true).map_err(failed)?;
+    let listener = TcpListener::from_std(listener).map_err(failed)?;
     let local_addr = listener.local_addr().map_err(failed)?;
     Ok((listener, local_addr))
 }
@@ -161,7 +179,7 @@ impl ControlServer {
         setup: ServerSetup,
         handler: Arc<H>,
     ) -> Result<Self, BindError> {
-        let (listener, local_addr) = listen(addr).await?;
+        let (listener, local_addr) = listen(addr)?;
         let tls = TlsAcceptor::from(server_config(&setup.identity));
         let core = Arc::new(Core {
             first_reads: handler.first_reads(),
