@@ -55,7 +55,7 @@ pub struct PullLimits {
     pub rtt: Duration,
     /// What is set on each connection: nothing.
     pub tuning: Tuning,
-    /// Tries in a row that bring no byte, before a pull is given up: 8.
+    /// Tries in a row that bring no byte, before a pull is given up: 8. What fails on several connections at once is one.
     pub tries_max: u32,
     /// After the first failed try: 200 ms.
     pub pause_first: Duration,
@@ -187,7 +187,7 @@ impl Puller {
             BlockKind::Manifest => state.ranges.want_first(id, len, step),
             BlockKind::Data => state.ranges.want(id, len, step),
         }
-        state.pulls.insert(id, Running { pull, len, failures: 0, buffer: None });
+        state.pulls.insert(id, Running { pull, len, failures: 0, failed_at: None, buffer: None });
         drop(state);
         self.shared.filled.notify_waiters();
         Ok(())
@@ -251,8 +251,9 @@ type Buffer = Arc<Mutex<Vec<u8>>>;
 struct Running {
     pull: Pull,
     len: u64,
-    /// Tries in a row that brought no byte.
+    /// Tries in a row that brought no byte, and when the last of them ended.
     failures: u32,
+    failed_at: Option<Instant>,
     /// From the first request on.
     buffer: Option<Buffer>,
 }
@@ -296,7 +297,7 @@ impl Shared {
         let now = self.now();
         let mut state = self.lock();
         if let Some(running) = state.pulls.get_mut(&id) {
-            running.failures = 0;
+            (running.failures, running.failed_at) = (0, None);
         }
         state.sight.came(len as u64);
         state.totals.came += len as u64;
@@ -321,11 +322,15 @@ impl Shared {
         self.lock().tuning.clone()
     }
 
-    /// A try failed. How often in a row by now, and the result when that was too often.
-    fn failed(&self, id: u64, error: PullError) -> (u32, Option<Pulled>) {
+    /// A try failed of a connection whose last one failed then: of those that fail together one counts. How often in a row by
+    /// now, and the result when that was too often.
+    fn failed(&self, id: u64, error: PullError, before: Option<Instant>) -> (u32, Option<Pulled>) {
         let mut state = self.lock();
         let Some(running) = state.pulls.get_mut(&id) else { return (1, None) };
-        running.failures += 1;
+        if running.failed_at <= before {
+            running.failures += 1;
+            running.failed_at = Some(Instant::now());
+        }
         let failures = running.failures;
         if error.is_passing() && failures < self.limits.tries_max {
             return (failures, None);

@@ -8,7 +8,7 @@ use std::future::{pending, poll_fn};
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::Arc;
 use std::task::Poll;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout};
 
@@ -23,6 +23,8 @@ pub(super) struct Worker {
     shared: Arc<Shared>,
     results: mpsc::Sender<Pulled>,
     open: Open,
+    /// When its last try failed.
+    failed_at: Option<Instant>,
 }
 
 /// The connection with what it was asked for; also its account, when it ends.
@@ -60,7 +62,7 @@ enum Broken {
 impl Worker {
     pub(super) fn new(line: usize, shared: Arc<Shared>, results: mpsc::Sender<Pulled>) -> Self {
         let open = Open { line: None, shared: shared.clone() };
-        Self { line, shared, results, open }
+        Self { line, shared, results, open, failed_at: None }
     }
 
     pub(super) async fn work(mut self) {
@@ -226,8 +228,9 @@ impl Worker {
     }
 
     /// Notes a failed try, and pauses. False when nobody wants results any more.
-    async fn fail(&self, id: u64, error: PullError) -> bool {
-        let (failures, result) = self.shared.failed(id, error);
+    async fn fail(&mut self, id: u64, error: PullError) -> bool {
+        let (failures, result) = self.shared.failed(id, error, self.failed_at);
+        self.failed_at = Some(Instant::now());
         if let Some(result) = result {
             return self.results.send(result).await.is_ok();
         }

@@ -102,6 +102,18 @@ async fn a_pull_that_breaks_off_goes_on_where_it_was() {
 }
 
 #[tokio::test]
+async fn what_fails_on_all_connections_at_once_is_one_try() {
+    let mut world = World::new(Setup::default()).await;
+    let limits = PullLimits { tries_max: 4, ..PullLimits::default() };
+    let (puller, mut results) = puller(&mut world, limits).await;
+    world.session.busy.store(4, Ordering::Relaxed);
+    puller.request(1, data(1_500_000, 3_000_000)).unwrap();
+    let bytes = results.recv().await.unwrap().outcome.unwrap();
+    assert!(bytes == world.session.data[1_500_000..]);
+    assert_eq!(world.session.busy.load(Ordering::Relaxed), 0, "each was put off");
+}
+
+#[tokio::test]
 async fn errors_that_do_not_pass_are_told_at_once() {
     let mut world = World::new(Setup::default()).await;
     let limits = PullLimits { pause_first: Duration::from_secs(3600), ..PullLimits::default() };
