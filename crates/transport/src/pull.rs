@@ -216,6 +216,16 @@ impl Puller {
         self.shared.lock().totals.clone()
     }
 
+    /// [`PullTotals::bytes`] by now.
+    pub fn bytes(&self) -> u64 {
+        self.shared.lock().totals.bytes
+    }
+
+    /// [`PullTotals::came`] by now.
+    pub fn came(&self) -> u64 {
+        self.shared.lock().totals.came
+    }
+
     /// Ends all connections, and tells what came of them.
     pub async fn stop(&mut self) -> PullTotals {
         self.workers.shutdown().await;

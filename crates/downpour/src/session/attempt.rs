@@ -325,7 +325,7 @@ impl Run<'_> {
                     let known = (self.joined.reply.started, self.data_len);
                     let shown = receiver_snapshot(&self.account, plan, &snapshot, known, bytes);
                     host.show(&shown);
-                    let came = self.puller.totals().came;
+                    let came = self.puller.came();
                     host.came(came);
                     let stalled = stall.look(Instant::now(), !self.orders.is_empty(), came);
                     stalled.inspect(|news| host.say(news));
@@ -409,7 +409,7 @@ impl Run<'_> {
     fn look(&mut self) -> ReceiveSnapshot {
         let snapshot = self.driver.snapshot();
         self.puller.set_sink_waits(self.stored.waits(snapshot.data_held));
-        if let Some(most) = self.stored.look(self.puller.totals().bytes) {
+        if let Some(most) = self.stored.look(self.puller.bytes()) {
             self.driver.set_pulls(most);
         }
         snapshot
