@@ -318,7 +318,7 @@ pub(crate) fn a_page_does_not_grow_with_what_was_before(world: &World) {
     let file = daemon.queued("again").file;
     for n in 1..=9 {
         let now = NOW.plus_s(n);
-        let held = daemon.claim(now, Work::Queued, 1)[0];
+        let held = daemon.claim(now, Work::QueuedOf(daemon.rule), 1)[0];
         let step = |at, fence, next| Change::Move(Move { file, at, fence, next });
         let waits = step(held.revision, Some(held.fence), waiting(now));
         let at = daemon.change(now, waits).unwrap().revision;

@@ -234,7 +234,9 @@ fn a_late_receiver_completes() {
     }
     if let [without, with] = others[..] {
         let longer = with / without;
-        println!("measured: two others without a late joiner {without:.2} s, with it {longer:.3} times as long");
+        println!(
+            "measured: two others without a late joiner {without:.2} s, with it {longer:.3} times as long"
+        );
     }
 }
 
