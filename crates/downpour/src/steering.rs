@@ -4,7 +4,8 @@
 //! [`Keeper`]: a site's catalog. Without one, for `downpour receive`, decisions stand in `links/history.ndjson`, a line each,
 //! the newest last; when it is long it becomes `history.old.ndjson`, and the one before that goes. A line is one write.
 //!
-//! What cannot be written is lost, and costs the next transfer a search: no transfer fails by it.
+//! What cannot be written is lost, and costs the next transfer a search: no transfer fails by it, nor waits for it. A thread
+//! writes, as a folder may not answer.
 
 use downpour_proto::Rate;
 use downpour_proto::transfer::steer::{Decision, Limits, Memory, Seen};
@@ -15,7 +16,9 @@ use std::fs::{self, OpenOptions};
 use std::io::Write as _;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::mpsc::{SyncSender, sync_channel};
+use std::sync::{Arc, OnceLock};
+use std::thread;
 use std::time::{SystemTime, UNIX_EPOCH};
 use utoipa::ToSchema;
 
@@ -25,6 +28,8 @@ pub(crate) const FOLDER: &str = "links";
 const HISTORY_BYTES_MAX: u64 = 4 << 20;
 /// Longest name of a link as part of a file's name.
 const NAME_LEN_MAX: usize = 100;
+/// Decisions that wait to be written.
+const WAITING_MAX: usize = 64;
 
 /// One decision as it is kept and shown.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
@@ -61,7 +66,12 @@ pub trait Keeper: Debug + Send + Sync {
 pub struct Book {
     folder: PathBuf,
     helm: Arc<Helm>,
+    /// To the thread that writes, from the first decision on.
+    writer: OnceLock<SyncSender<Note>>,
 }
+
+/// What is written of a decision: its link, what is remembered of that by then, the line of the history.
+type Note = (String, Option<Memory>, Option<Steered>);
 
 /// The book, and the name of one link in it.
 #[derive(Clone, Debug)]
@@ -74,7 +84,8 @@ pub struct LinkBook {
 impl Book {
     /// In this state folder.
     pub fn open(state: &Path) -> Arc<Self> {
-        Arc::new(Self { folder: state.join(FOLDER), helm: Arc::default() })
+        let (folder, writer) = (state.join(FOLDER), OnceLock::new());
+        Arc::new(Self { folder, helm: Arc::default(), writer })
     }
 
     /// What was decided, the oldest first; on one link, or on all.
@@ -90,33 +101,54 @@ impl Book {
 
     /// What is remembered of a link.
     pub fn memory(&self, link: &str) -> Option<Memory> {
-        Memory::parse(&fs::read_to_string(self.memory_file(link)).ok()?)
+        Memory::parse(&fs::read_to_string(memory_file(&self.folder, link)).ok()?)
     }
 
-    fn memory_file(&self, link: &str) -> PathBuf {
-        let plain = |c: char| if c.is_ascii_alphanumeric() || "-_.:".contains(c) { c } else { '_' };
-        let name: String = link.chars().take(NAME_LEN_MAX).map(plain).collect();
-        self.folder.join(format!("{name}.link"))
+    /// Has it written, if no more wait than may.
+    fn note(&self, note: Note) {
+        let writer = self.writer.get_or_init(|| writer(self.folder.clone()));
+        let _ = writer.try_send(note);
     }
+}
 
-    fn remember(&self, link: &str, memory: &Memory) -> std::io::Result<()> {
-        fs::create_dir_all(&self.folder)?;
-        let file = self.memory_file(link);
-        let new = file.with_extension(format!("new{}", std::process::id()));
-        fs::write(&new, format!("{memory}\n"))?;
-        fs::rename(new, file)
-    }
-
-    fn append(&self, line: &Steered) -> std::io::Result<()> {
-        fs::create_dir_all(&self.folder)?;
-        let history = self.folder.join("history.ndjson");
-        if fs::metadata(&history).is_ok_and(|meta| meta.len() > HISTORY_BYTES_MAX) {
-            fs::rename(&history, self.folder.join("history.old.ndjson"))?;
+/// Writes what it is given, as long as anybody may give it something.
+fn writer(folder: PathBuf) -> SyncSender<Note> {
+    let (writer, notes) = sync_channel::<Note>(WAITING_MAX);
+    let write = move || {
+        for (link, memory, line) in notes {
+            // See the header: nothing depends on it.
+            let _ = memory.map(|memory| remember(&folder, &link, &memory));
+            let _ = line.map(|line| append(&folder, &line));
         }
-        let mut text = serde_json::to_vec(line)?;
-        text.push(b'\n');
-        OpenOptions::new().create(true).append(true).open(&history)?.write_all(&text)
+    };
+    // Without a thread, too, all of it is lost.
+    let _ = thread::Builder::new().name("downpour-links".to_owned()).spawn(write);
+    writer
+}
+
+fn memory_file(folder: &Path, link: &str) -> PathBuf {
+    let plain = |c: char| if c.is_ascii_alphanumeric() || "-_.:".contains(c) { c } else { '_' };
+    let name: String = link.chars().take(NAME_LEN_MAX).map(plain).collect();
+    folder.join(format!("{name}.link"))
+}
+
+fn remember(folder: &Path, link: &str, memory: &Memory) -> std::io::Result<()> {
+    fs::create_dir_all(folder)?;
+    let file = memory_file(folder, link);
+    let new = file.with_extension(format!("new{}", std::process::id()));
+    fs::write(&new, format!("{memory}\n"))?;
+    fs::rename(new, file)
+}
+
+fn append(folder: &Path, line: &Steered) -> std::io::Result<()> {
+    fs::create_dir_all(folder)?;
+    let history = folder.join("history.ndjson");
+    if fs::metadata(&history).is_ok_and(|meta| meta.len() > HISTORY_BYTES_MAX) {
+        fs::rename(&history, folder.join("history.old.ndjson"))?;
     }
+    let mut text = serde_json::to_vec(line)?;
+    text.push(b'\n');
+    OpenOptions::new().create(true).append(true).open(&history)?.write_all(&text)
 }
 
 impl LinkBook {
@@ -144,11 +176,10 @@ impl LinkBook {
             memory: self.book.memory(&link),
             on_decision: Arc::new(move |decision, memory| {
                 let line = line(&link, decision);
-                // See the header: nothing depends on it.
-                let _ = memory.map(|memory| book.remember(&link, &memory));
-                match &keeper {
-                    Some(keeper) => keeper.decided(&line),
-                    None => drop(book.append(&line)),
+                let history = keeper.is_none().then(|| line.clone());
+                book.note((link.clone(), memory, history));
+                if let Some(keeper) = &keeper {
+                    keeper.decided(&line);
                 }
             }),
             on_seen: Arc::new(move |seen| {
@@ -181,15 +212,33 @@ fn line(link: &str, decision: Decision) -> Steered {
 
 #[cfg(test)]
 mod tests {
-    use super::{Book, LinkBook};
+    use super::{Book, FOLDER, LinkBook, WAITING_MAX};
     use downpour_proto::Rate;
     use downpour_proto::transfer::steer::{Binding, Decision, Limits, LinkId, Memory, Setting};
+    use rustix::fs::{CWD, Mode, mkfifoat};
+    use std::io::{BufRead as _, BufReader};
+    use std::sync::mpsc;
     use std::time::Duration;
+    use std::{fs, thread};
+
+    /// Far more than anything takes.
+    const PATIENCE: Duration = Duration::from_secs(60);
+    const LIMITS: Limits = Limits { first: 8, least: 1, most: 64, ceiling: None };
+
+    fn decision() -> Decision {
+        Decision {
+            link: LinkId(1),
+            setting: Setting { connections: 16, pacing: None },
+            binding: Binding::Loss,
+            rate: Rate::from_mbps(80),
+            loss: 0.01,
+            why: "losses".to_owned(),
+        }
+    }
 
     #[test]
     fn what_was_decided_outlives_the_program_and_is_found_by_its_link() {
         let folder = tempfile::tempdir().unwrap();
-        let limits = Limits { first: 8, least: 1, most: 64, ceiling: None };
         let memory = Memory {
             connections: 16,
             pacing: None,
@@ -198,19 +247,16 @@ mod tests {
             binding: Binding::Loss,
             ended: true,
         };
-        for name in [Some("west/1".to_owned()), None] {
-            let steering =
-                LinkBook::new(Book::open(folder.path()), name).steering("10.0.0.1", limits);
+        for (lines, name) in [(1, Some("west/1".to_owned())), (2, None)] {
+            let book = Book::open(folder.path());
+            let steering = LinkBook::new(book.clone(), name).steering("10.0.0.1", LIMITS);
             assert_eq!(steering.memory, None);
-            let decision = Decision {
-                link: LinkId(1),
-                setting: Setting { connections: 16, pacing: None },
-                binding: Binding::Loss,
-                rate: Rate::from_mbps(80),
-                loss: 0.01,
-                why: "losses".to_owned(),
+            (steering.on_decision)(decision(), Some(memory));
+            let is_written = |_| {
+                thread::sleep(Duration::from_millis(1));
+                book.history(None, 10).len() == lines
             };
-            (steering.on_decision)(decision, Some(memory));
+            assert!((0..PATIENCE.as_millis()).any(is_written));
         }
         let book = Book::open(folder.path());
         assert_eq!(book.memory("west/1"), Some(memory));
@@ -219,7 +265,30 @@ mod tests {
         let own = book.history(Some("10.0.0.1"), 10);
         assert_eq!((own.len(), own[0].connections, &*own[0].binding), (1, 16, "loss"));
         assert_eq!(book.history(None, 1), own);
-        let again = LinkBook::new(book, None).steering("10.0.0.1", limits);
+        let again = LinkBook::new(book, None).steering("10.0.0.1", LIMITS);
         assert_eq!(again.memory, Some(memory));
+    }
+
+    /// A pipe that nobody reads keeps who writes to it waiting, as a share on a network may.
+    #[test]
+    fn who_decides_does_not_wait_for_the_folder_and_what_found_room_is_written_when_it_answers() {
+        let folder = tempfile::tempdir().unwrap();
+        let links = folder.path().join(FOLDER);
+        fs::create_dir(&links).unwrap();
+        let history = links.join("history.ndjson");
+        mkfifoat(CWD, &history, Mode::RUSR | Mode::WUSR).unwrap();
+        let book = Book::open(folder.path());
+        let steering = LinkBook::new(book, None).steering("10.0.0.1", LIMITS);
+        let (told, done) = mpsc::channel();
+        thread::spawn(move || {
+            for _ in 0..2 * WAITING_MAX {
+                (steering.on_decision)(decision(), None);
+            }
+            told.send(()).unwrap();
+        });
+        done.recv_timeout(PATIENCE).expect("it waits for nobody");
+        let mut line = String::new();
+        BufReader::new(fs::File::open(history).unwrap()).read_line(&mut line).unwrap();
+        assert!(line.contains("10.0.0.1"), "{line}");
     }
 }
