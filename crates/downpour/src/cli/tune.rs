@@ -204,8 +204,8 @@ impl ShowArgs {
     fn found(&self, from: &str) -> Result<Combined, Fault> {
         match (&self.saved, self.site.read()?) {
             (Some(file), config) => {
-                // Nothing else is asked: without it there is no plan of what was seen.
-                if let Err(error) = std::fs::File::open(file) {
+                // Nothing else is asked: without it there is no plan of what was seen. It is opened once: it may be a pipe.
+                if let Err(error) = rustix::fs::access(file, rustix::fs::Access::READ_OK) {
                     let what = format!("{}: {error}", file.display());
                     return Err(Fault::usage(what, "give --from a file with a reply"));
                 }
@@ -304,7 +304,11 @@ mod tests {
     use super::TuneArgs;
     use super::{Host, TuneVerb};
     use clap::Parser;
+    use rustix::fs::{CWD, Mode, mkfifoat};
     use std::path::Path;
+    use std::sync::mpsc;
+    use std::thread;
+    use std::time::Duration;
 
     #[derive(Parser)]
     struct Line {
@@ -397,6 +401,26 @@ mod tests {
         assert!(args.found("a").unwrap_err().to_string().contains("reply.json"));
         std::fs::write(&file, "[]").unwrap();
         assert!(args.found("a").is_ok());
+    }
+
+    #[test]
+    fn what_is_written_to_a_pipe_is_planned_with() {
+        let folder = tempfile::tempdir().unwrap();
+        let pipe = folder.path().join("pipe");
+        mkfifoat(CWD, &pipe, Mode::RUSR | Mode::WUSR).unwrap();
+        let line = format!("tune show a b --config none --from {}", pipe.display());
+        let TuneVerb::Show(args) = Line::try_parse_from(line.split(' ')).unwrap().args.verb else {
+            panic!("another verb")
+        };
+        let writer = thread::spawn(move || {
+            std::fs::write(pipe, "PS_CHECK_THROUGHPUT OK - Average throughput is 200Mbps")
+        });
+        let (told, found) = mpsc::channel();
+        thread::spawn(move || told.send(args.found("a").unwrap().measured.throughput));
+        // Far more than it takes.
+        let found = found.recv_timeout(Duration::from_secs(60)).expect("it ends");
+        assert_eq!(found.unwrap().value.bps(), 200_000_000);
+        writer.join().unwrap().unwrap();
     }
 
     #[test]
