@@ -14,8 +14,8 @@ use super::sample::{Direction, Host, IpVersion, Key, Metric, Origin, Refused, Sa
 use super::source::{Ask, Asking, End, Found, Pages, Source, SourceError};
 use crate::units::{escape, show_time};
 use serde_json::{Value, json};
-use std::time::{Duration, Instant};
-use tokio::time::timeout;
+use std::time::Duration;
+use tokio::time::{Instant, timeout, timeout_at};
 
 /// Tasks of a pair that are looked at, newest last.
 const TASKS_MAX: usize = 8;
@@ -105,10 +105,9 @@ impl Source for OnDemand {
         Box::pin(async move {
             // Round trips first: a load would be in them.
             let mut found = Found::default();
-            let begun = Instant::now();
+            let until = Instant::now() + self.time_max.saturating_sub(PARTING);
             for test in [json!({"count": 5}), json!({"duration": pt(self.duration)})] {
-                let left = self.time_max.saturating_sub(begun.elapsed());
-                match self.test(ask, test, left).await {
+                match self.test(ask, test, until).await {
                     Ok(more) => found.extend(more),
                     Err(error) if found.samples.is_empty() => return Err(error),
                     // What the first test found stays known.
@@ -121,7 +120,7 @@ impl Source for OnDemand {
 }
 
 impl OnDemand {
-    async fn test(&self, ask: &Ask, more: Value, left: Duration) -> Result<Found, SourceError> {
+    async fn test(&self, ask: &Ask, more: Value, until: Instant) -> Result<Found, SourceError> {
         let (from, to) = (measurer(&ask.source), measurer(&ask.destination));
         let mut spec = json!({"schema": 1, "source": from, "dest": to});
         let kind = if more["count"].is_null() { "throughput" } else { "rtt" };
@@ -132,12 +131,13 @@ impl OnDemand {
             spec["ip-version"] = json!(if ip == IpVersion::V4 { 4 } else { 6 });
         }
         let task = json!({"schema": 1, "test": {"type": kind, "spec": spec}, "schedule": {}});
-        let posted = self.client.post("tasks", &task).await?;
+        let late = |_| SourceError::Silent(format!("the {kind} test was not taken on in time"));
+        let posted = timeout_at(until, self.client.post("tasks", &task)).await.map_err(late)??;
         let Some(id) = text(&posted).and_then(id_of) else {
             return Err(SourceError::Nonsense("no task's URL".to_owned()));
         };
         let place = format!("tasks/{id}/runs/first");
-        match timeout(left.saturating_sub(PARTING), self.ended(&place)).await {
+        match timeout_at(until, self.ended(&place)).await {
             Ok(run) => {
                 let origin = Origin { source: self.name.clone(), place: self.client.url(&place)? };
                 Ok(read(&run?, &Spec::of(&task), &origin))

@@ -6,6 +6,7 @@ use super::setup::{archive, config, known, told};
 use downpour::units::Span;
 use serde_json::{Value, json};
 use std::sync::{Arc, Mutex};
+use std::thread;
 use std::time::Duration;
 
 /// How a pScheduler does what it is told.
@@ -17,6 +18,8 @@ enum Manner {
     Refuses,
     /// Its runs stay where they are.
     NeverEnds,
+    /// It tests round trips, and takes so long to take on another task.
+    Hesitates(Duration),
     /// It does not say which task it made.
     Vague,
 }
@@ -33,6 +36,10 @@ fn play(manner: Manner) -> (Vec<Value>, String, Vec<String>) {
             Some("POST") => {
                 posted.lock().unwrap().push(serde_json::from_str(&question.body).unwrap());
                 let place = match manner {
+                    Manner::Hesitates(long) if question.body.contains("throughput") => {
+                        thread::sleep(long);
+                        "https://elsewhere.example.org/pscheduler/tasks/0f5e-12"
+                    }
                     Manner::Vague => "https://elsewhere.example.org/pscheduler/tasks/../../etc",
                     // It knows itself by another name; only the id counts.
                     _ => "https://elsewhere.example.org/pscheduler/tasks/0f5e-11",
@@ -43,6 +50,8 @@ fn play(manner: Manner) -> (Vec<Value>, String, Vec<String>) {
             // What was tested before: nothing.
             _ if question.line.contains("/tasks?") => Reply::Json("[]".to_owned()),
             _ if manner == Manner::NeverEnds => state("pending"),
+            _ if question.line.contains("/tasks/0f5e-12/") => state("pending"),
+            _ if matches!(manner, Manner::Hesitates(_)) => Reply::Json(text("pscheduler/rtt.json")),
             _ => {
                 let mut looks = looks.lock().unwrap();
                 *looks += 1;
@@ -59,9 +68,12 @@ fn play(manner: Manner) -> (Vec<Value>, String, Vec<String>) {
     let folder = tempfile::tempdir().unwrap();
     let more = "test = '7s'\ntimeout = '30s'";
     let mut config = config(&archive("pscheduler", "http", server.port, more), folder.path());
-    if manner == Manner::NeverEnds {
-        // Less than a person may write, so that the test ends soon.
-        config.tuner_source[0].timeout = Span(Duration::from_millis(2500));
+    // Less than a person may write, so that the test ends soon.
+    let timeout = &mut config.tuner_source[0].timeout;
+    match manner {
+        Manner::NeverEnds => *timeout = Span(Duration::from_millis(2500)),
+        Manner::Hesitates(_) => *timeout = Span(Duration::from_secs(5)),
+        _ => {}
     }
     let told = told(&known(&config));
     let tasks = tasks.lock().unwrap().clone();
@@ -104,6 +116,14 @@ fn a_test_that_never_ends_is_taken_away() {
     assert_eq!(tasks.len(), 1);
     let away = |line: &&String| line.starts_with("DELETE /pscheduler/tasks/0f5e-11");
     assert_eq!(asked.iter().filter(away).count(), 1, "{asked:?}");
+}
+
+#[test]
+fn a_test_that_is_taken_on_late_takes_nothing_from_the_one_before() {
+    // All of it ends 6 s after it began, and a task is given up 2 s before its time is over.
+    let (_, told, _) = play(Manner::Hesitates(Duration::from_millis(3500)));
+    assert!(told.starts_with("RTT 34.50 ms, 1.0 h old; "), "{told}");
+    assert!(told.contains("the throughput test was not taken on in time"), "{told}");
 }
 
 #[test]
