@@ -54,6 +54,7 @@ use downpour_transport::identity::Identity;
 use downpour_transport::web::{Trust, Web, WebLimits};
 use file::Kind;
 use registry::{Entry, in_time};
+use saved::Pair;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -114,7 +115,7 @@ pub async fn from_file(
     };
     let name = file.file_name().unwrap_or(file.as_os_str()).to_string_lossy().into_owned();
     let (file, kind, len_max) = (file.to_owned(), Kind::Any, SAVED_BYTES_MAX);
-    let saved = saved::Saved { name, file, kind, len_max, pair: None };
+    let saved = saved::Saved { name, file, kind, len_max, pair: Pair::Asked };
     let entry = Entry { source: Box::new(saved), time_max: Duration::MAX };
     let half_life = config.map_or(Duration::from_secs(6 * 3600), |config| *config.tuner.half_life);
     let (probed, unusable) = (Vec::new(), Vec::new());
@@ -178,8 +179,10 @@ async fn sources_of(
     Ok(vec![match section.kind {
         SourceKind::File => {
             let file = config.path(section.file.as_deref().unwrap_or(Path::new("")));
-            let pair = section.from.as_ref().zip(section.to.as_ref());
-            let pair = pair.map(|(from, to)| (Host::new(from), Host::new(to)));
+            let pair = match (&section.from, &section.to) {
+                (Some(from), Some(to)) => Pair::Said(Host::new(from), Host::new(to)),
+                _ => Pair::Unsaid,
+            };
             let (kind, len_max) = (Kind::Regular, *section.bytes_max);
             Box::new(saved::Saved { name, file, kind, len_max, pair })
         }

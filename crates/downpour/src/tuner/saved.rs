@@ -1,7 +1,7 @@
 //! A reply that somebody saved: what kind of document it is, and what it says.
 //!
-//! Documents that do not name their pair speak of the one that is asked about. Those that do are believed: if it is
-//! another pair, that is said, and nothing is taken.
+//! Documents that name their pair are believed: if it is another than the one that is asked about, that is said, and nothing
+//! is taken. Of whom those speak that do not name it is said by who gives the file ([`Pair`]).
 
 use super::check_line;
 use super::file::{self, Kind};
@@ -21,7 +21,17 @@ pub(super) struct Saved {
     pub(super) kind: Kind,
     pub(super) len_max: u64,
     /// Between whom, when the document does not say.
-    pub(super) pair: Option<(Host, Host)>,
+    pub(super) pair: Pair,
+}
+
+/// Of whom a document speaks that does not say it.
+pub(super) enum Pair {
+    /// Of those who are asked about.
+    Asked,
+    /// Of these.
+    Said(Host, Host),
+    /// Nobody knows.
+    Unsaid,
 }
 
 impl Source for Saved {
@@ -35,8 +45,13 @@ impl Source for Saved {
             let written = written.duration_since(UNIX_EPOCH).unwrap_or_default().as_micros();
             // Another clock may have written it.
             let at = Time(i64::try_from(written).unwrap_or(i64::MAX)).min(ask.now);
-            let asked = || (Host::new(&ask.source.name), Host::new(&ask.destination.name));
-            let pair = self.pair.clone().unwrap_or_else(asked);
+            let pair = match &self.pair {
+                Pair::Asked => {
+                    Some((Host::new(&ask.source.name), Host::new(&ask.destination.name)))
+                }
+                Pair::Said(from, to) => Some((from.clone(), to.clone())),
+                Pair::Unsaid => None,
+            };
             let place = self.file.display().to_string();
             let origin = Origin { source: self.name.clone(), place };
             read(&body, pair, at, &origin)
@@ -44,15 +59,19 @@ impl Source for Saved {
     }
 }
 
-/// What a document says; `at` is when it was written, for those that do not say when.
-pub(super) fn read(
+/// What a document says; `pair` and `at`, when it was written, are for those that do not say between whom, and when.
+fn read(
     body: &[u8],
-    (source, destination): (Host, Host),
+    pair: Option<(Host, Host)>,
     at: Time,
     origin: &Origin,
 ) -> Result<Found, SourceError> {
+    let unsaid = || {
+        let what = "without the sites that it is of: write `from` and `to` of this source";
+        SourceError::Nonsense(what.to_owned())
+    };
     if body.trim_ascii_start().starts_with(check_line::NAME.as_bytes()) {
-        return Ok(lines(body, (source, destination), at, origin));
+        return Ok(lines(body, pair.ok_or_else(unsaid)?, at, origin));
     }
     let document = lenient::json(body)?;
     let all = match &document {
@@ -74,13 +93,14 @@ pub(super) fn read(
         return Ok(maddash::read(&document, origin));
     }
     if has("ts") && has("val") {
+        let (source, destination) = pair.ok_or_else(unsaid)?;
         let series = esmond::Series::bare(source, destination);
         return Ok(esmond::read(&document, &series, origin));
     }
     if has("succeeded") || has("result-merged") || (has("result") && has("state")) {
         let mut found = Found::default();
         for run in all {
-            found.extend(read_run(run.clone(), (&source, &destination), at, origin));
+            found.extend(read_run(run.clone(), pair.as_ref(), at, origin));
         }
         return Ok(found);
     }
@@ -94,16 +114,13 @@ pub(super) fn read(
     Err(SourceError::Nonsense(hint.to_owned()))
 }
 
-fn read_run(
-    mut run: Value,
-    (source, destination): (&Host, &Host),
-    at: Time,
-    origin: &Origin,
-) -> Found {
+fn read_run(mut run: Value, pair: Option<&(Host, Host)>, at: Time, origin: &Origin) -> Found {
     let names_both = lenient::items(&run["participants"]).len() >= 2;
-    let spec = match names_both {
-        true => pscheduler::Spec::default(),
-        false => pscheduler::Spec::between(source.clone(), destination.clone()),
+    let spec = match pair {
+        Some((source, destination)) if !names_both => {
+            pscheduler::Spec::between(source.clone(), destination.clone())
+        }
+        _ => pscheduler::Spec::default(),
     };
     let has_time = |key| lenient::moment(&run[key]).is_some();
     if run.is_object() && !["end-time", "start-time"].into_iter().any(has_time) {

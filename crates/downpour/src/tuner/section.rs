@@ -179,6 +179,10 @@ impl TunerSource {
         if self.kind == SourceKind::File && self.file.is_none() {
             tell("kind", "it needs a `file`".to_owned(), "write file = \"reply.json\"");
         }
+        if self.kind == SourceKind::File && self.from.is_some() != self.to.is_some() {
+            let what = "it says one end of the path alone".to_owned();
+            tell("kind", what, "write both from and to, or neither");
+        }
         if self.kind == SourceKind::Static {
             if self.from.is_none() || self.to.is_none() {
                 let what = "it does not say between whom".to_owned();

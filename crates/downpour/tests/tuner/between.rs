@@ -134,6 +134,7 @@ fn a_wrong_configuration_is_answered_with_line_and_remedy() {
             "20s",
         ),
         (source("kind = 'file'"), 5, "it needs a `file`", "write file"),
+        (source("kind = 'file'\nfile = 'f'\nto = 'y'"), 5, "one end of the path", "both from and"),
         (source("kind = 'static'\nrtt = '1ms'"), 5, "between whom", "from ="),
         (source("kind = 'static'\nfrom = 'x'\nto = 'y'"), 5, "nothing of the path", "throughput"),
         (

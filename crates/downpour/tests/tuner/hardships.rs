@@ -213,11 +213,35 @@ fn what_is_no_file_is_not_opened_for_ever() {
     }
 }
 
+/// A site has many paths.
+#[test]
+fn what_does_not_say_between_whom_is_of_no_path_unless_the_configuration_says_it() {
+    let line = "PS_CHECK_THROUGHPUT OK - Average throughput is 200Mbps";
+    let series = super::archives::text("esmond/good.json");
+    let run = r#"{"state":"finished","end-time":"2026-11-22T11:00:00Z","result":{"succeeded":true,
+        "summary":{"summary":{"throughput-bits":300000000}}}}"#;
+    for (text, what) in [
+        (line, "write `from` and `to` of this source"),
+        (series.as_str(), "write `from` and `to` of this source"),
+        (run, "a run that does not name its pair"),
+    ] {
+        let file = "[[tuner_source]]\nname = 'file'\nkind = 'file'\nfile = 'reply'\n";
+        let told = |more| with(&format!("{file}{more}\n"), &[("reply", text)]);
+        let unsaid = told("");
+        assert!(unsaid.starts_with(SAID) && unsaid.contains(what), "{unsaid}");
+        let said = told("from = 'here'\nto = 'there'");
+        assert!(!said.contains("100.0 Mbit/s") && said.contains("bit/s"), "{said}");
+        let other = told("from = 'there'\nto = 'here'");
+        assert!(other.starts_with(SAID) && other.contains("of the way back"), "{other}");
+    }
+}
+
 /// The order of sources, one after the other switched off.
 #[test]
 fn archives_are_switched_off_one_by_one() {
     let line = "PS_CHECK_THROUGHPUT OK - Average throughput is 200Mbps";
-    let file = "[[tuner_source]]\nname = 'line'\nkind = 'file'\nfile = 'line.txt'\n";
+    let file = "[[tuner_source]]\nname = 'line'\nkind = 'file'\nfile = 'line.txt'\nfrom = 'here'\n\
+                to = 'there'\n";
     let files = [("line.txt", line)];
     let hits = r#"{"hits":{"hits":[{"_source":{"meta":{"source":{"hostname":"psa.example.org"},
         "destination":{"hostname":"psb.example.org"}},"pscheduler":{"end_time":
