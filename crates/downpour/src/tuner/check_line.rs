@@ -34,8 +34,8 @@ pub(super) fn read(line: &str) -> Result<Checked, Refused> {
     match figure("Average").filter(|average| average.is_finite()) {
         None => Ok(Checked { spread: Spread::of(rate), unit: "its text's" }),
         Some(avg) => {
-            let [min, max, sigma] = ["Min", "Max", "Standard_Deviation"].map(figure);
-            agree(Spread { avg, min, max, sigma }, rate)
+            let [min, max] = ["Min", "Max"].map(figure);
+            agree(Spread { avg, min, max }, rate)
         }
     }
 }

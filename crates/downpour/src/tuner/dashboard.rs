@@ -80,8 +80,8 @@ fn one(check: &Value, origin: &Origin) -> Result<Sample, Refused> {
     let parameters = &check["parameters"];
     let figure = |name: &str| number(&parameters[name]["value"]);
     let avg = figure("Throughput Avg").ok_or_else(|| lacks("its average"))?;
-    let [min, max, sigma] = ["Throughput Min", "Throughput Max", "Sigma"].map(figure);
-    let checked = check_line::agree(Spread { avg, min, max, sigma }, rate)?;
+    let [min, max] = ["Throughput Min", "Throughput Max"].map(figure);
+    let checked = check_line::agree(Spread { avg, min, max }, rate)?;
     let label = text(&parameters["Throughput Avg"]["unit"]).unwrap_or("none");
     let found = if label == checked.unit {
         label.to_owned()

@@ -6,7 +6,6 @@
 
 use super::client::Client;
 use super::lenient::{items, moment, number, text};
-use super::pscheduler::histogram;
 use super::sample::{
     Direction, Host, IpVersion, Key, Metric, Origin, Refused, Sample, Spread, same_host,
 };
@@ -180,6 +179,23 @@ pub(super) fn read(values: &Value, series: &Series, origin: &Origin) -> Found {
         });
     }
     found
+}
+
+/// Of a histogram `{"34.4": 506}`.
+fn histogram(value: &Value) -> Option<Spread> {
+    let counts = value.as_object()?.iter().filter_map(|(at, count)| {
+        let at: f64 = at.trim().parse().ok().filter(|at: &f64| at.is_finite())?;
+        number(count).filter(|count| *count > 0.0).map(|count| (at, count))
+    });
+    let counts: Vec<(f64, f64)> = counts.collect();
+    let all: f64 = counts.iter().map(|(_, count)| count).sum();
+    let avg = counts.iter().map(|(at, count)| at * count).sum::<f64>() / all;
+    let values = counts.iter().map(|(at, _)| *at);
+    Some(Spread {
+        avg: Some(avg).filter(|avg| avg.is_finite())?,
+        min: values.clone().reduce(f64::min),
+        max: values.reduce(f64::max),
+    })
 }
 
 #[cfg(test)]

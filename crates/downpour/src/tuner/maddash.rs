@@ -136,8 +136,8 @@ fn one(page: &Value, reverse: bool, origin: &Origin) -> Result<Sample, Refused> 
     let figure = |name: &str| number(&newest["returnParams"][name]);
     let checked = match figure("Average") {
         Some(avg) => {
-            let [min, max, sigma] = ["Min", "Max", "Standard_Deviation"].map(figure);
-            check_line::agree(Spread { avg, min, max, sigma }, rate)?
+            let [min, max] = ["Min", "Max"].map(figure);
+            check_line::agree(Spread { avg, min, max }, rate)?
         }
         None => check_line::read(&line)?,
     };

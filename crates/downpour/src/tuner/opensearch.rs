@@ -3,9 +3,9 @@
 //! 1. One search each for throughput, round trips and latency, newest first, both ways of the pair.
 //! 2. Each document tells its pair, tool, time and result; what did not succeed is left out.
 //!
-//! Units: throughput bit/s; round trips in seconds; latency in milliseconds. The streams' `rtt` of iperf3 are microseconds, of
-//! a loaded path. A UDP test carries what it was told to, so its throughput is none. Of the packets of a round trip nobody knows
-//! which way they were lost: loss comes from latency tests.
+//! Units: throughput bit/s; round trips in seconds. The streams' `rtt` of iperf3 are microseconds, of a loaded path. A UDP test
+//! carries what it was told to, so its throughput is none. Of the packets of a round trip nobody knows which way they were lost:
+//! loss comes from latency tests, and nothing else.
 
 use super::client::Client;
 use super::lenient::{clip, items, moment, number, text, truth};
@@ -22,13 +22,8 @@ const HITS_MAX: usize = 100;
 const INDICES: [&str; 3] =
     ["pscheduler_throughput", "pscheduler_rtt", "pscheduler_latency,pscheduler_latencybg"];
 /// What documents hold in bulk and nobody here reads.
-const NOT_WANTED: [&str; 5] = [
-    "result.intervals",
-    "result.diags",
-    "result.packets.json",
-    "result.latency.histogram",
-    "result.ttl",
-];
+const NOT_WANTED: [&str; 5] =
+    ["result.intervals", "result.diags", "result.packets.json", "result.latency", "result.ttl"];
 
 /// An archive of perfSONAR 5.
 pub(super) struct OpenSearch {
@@ -144,20 +139,15 @@ fn document(document: &Value, origin: &Origin, found: &mut Found) {
                 );
             }
         }
-        "rtt" => match spread(&result["rtt"], "stddev") {
+        "rtt" => match spread(&result["rtt"]) {
             Some(spread) => found.take(taken(Metric::Rtt, spread, "s", &key)),
             None => found.refused.push("an rtt without a figure".to_owned()),
         },
         "latency" | "latencybg" => {
-            let loss = loss(&result["packets"], "sent", "lost", "loss");
-            let delay = spread(&result["latency"], "stddev").map(|spread| {
-                let spread = synchronised(spread, number(&result["max_clock_error"]))?;
-                taken(Metric::OneWay, spread.scale(1e-3), "ms", &key)
-            });
-            let loss = loss.map(|loss| {
-                loss.and_then(|loss| taken(Metric::Loss, Spread::of(loss), "fraction", &key))
-            });
-            loss.into_iter().chain(delay).for_each(|sample| found.take(sample));
+            if let Some(loss) = loss(&result["packets"], "sent", "lost", "loss") {
+                let taken = |loss| taken(Metric::Loss, Spread::of(loss), "fraction", &key);
+                found.take(loss.and_then(taken));
+            }
         }
         other => found.refused.push(format!("a test of kind {other}")),
     }
@@ -198,27 +188,13 @@ pub(super) fn loaded(streams: &[Value]) -> Option<Spread> {
         avg: rtts.iter().sum::<f64>() / count,
         min: Some(rtts.iter().copied().fold(first, f64::min)),
         max: Some(rtts.iter().copied().fold(first, f64::max)),
-        sigma: None,
     })
 }
 
-/// `mean`, `min`, `max` and a deviation, as numbers.
-fn spread(value: &Value, sigma: &str) -> Option<Spread> {
-    let avg = number(&value["mean"])?;
-    let [min, max, sigma] = ["min", "max", sigma].map(|key| number(&value[key]));
-    Some(Spread { avg, min, max, sigma })
-}
-
-/// One-way latency, if the clocks' error is known and below it. In one unit, whichever.
-pub(super) fn synchronised(spread: Spread, error_max: Option<f64>) -> Result<Spread, Refused> {
-    match error_max {
-        Some(error) if error.abs() <= spread.avg => Ok(spread),
-        Some(error) => Err(Refused(format!(
-            "a one-way latency of {} ms by clocks that may be {error} ms apart",
-            spread.avg
-        ))),
-        None => Err(Refused("a one-way latency by clocks of unknown error".to_owned())),
-    }
+/// `mean`, `min` and `max`, as numbers.
+fn spread(value: &Value) -> Option<Spread> {
+    let [avg, min, max] = ["mean", "min", "max"].map(|key| number(&value[key]));
+    Some(Spread { avg: avg?, min, max })
 }
 
 /// The share of packets lost; `None` when none is said or none were sent.

@@ -4,12 +4,12 @@
 //! for, and the task taken away again when that takes too long. Of the URLs that it gives only the ids are used: it knows itself
 //! by a name that may not be ours.
 //!
-//! Units: `throughput-bits` in bit/s, compared with `throughput-bytes` when both are there; round trips as ISO 8601 durations;
-//! latency in milliseconds, as a histogram.
+//! Units: `throughput-bits` in bit/s, compared with `throughput-bytes` when both are there; round trips as ISO 8601 durations.
+//! Of latency tests their loss is taken alone.
 
 use super::client::Client;
 use super::lenient::{clip, items, moment, number, seconds, text, truth};
-use super::opensearch::{loaded, loss, synchronised};
+use super::opensearch::{loaded, loss};
 use super::sample::{Direction, Host, IpVersion, Key, Metric, Origin, Refused, Sample, Spread};
 use super::source::{Ask, Asking, End, Found, Pages, Source, SourceError};
 use crate::units::{escape, show_time};
@@ -291,11 +291,7 @@ fn figures(result: &Value, spec: &Spec, key: &Key) -> Vec<Read> {
             let loss = loss.map(|loss| {
                 loss.map(|loss| (Metric::Loss, Spread::of(loss), "fraction", key.clone()))
             });
-            let delay = histogram(&result["histogram-latency"]).map(|spread| {
-                let spread = synchronised(spread, number(&result["max-clock-error"]))?;
-                Ok((Metric::OneWay, spread.scale(1e-3), "ms", key.clone()))
-            });
-            loss.into_iter().chain(delay).collect()
+            loss.into_iter().collect()
         }
         other => vec![Err(Refused(format!("a result of kind {}", clip(other))))],
     }
@@ -316,7 +312,7 @@ fn throughput(result: &Value, spec: &Spec, key: &Key) -> Vec<Read> {
         let rates: Vec<f64> = counted.filter_map(|interval| bits(interval).ok()).collect();
         let min = rates.iter().copied().reduce(f64::min);
         let max = rates.iter().copied().reduce(f64::max);
-        let spread = Spread { avg, min, max, sigma: None };
+        let spread = Spread { avg, min, max };
         (Metric::Throughput, spread, "bit/s", key.clone())
     });
     let rtts = rtts.map(|spread| Ok((Metric::RttLoaded, spread.scale(1e-6), "µs", key)));
@@ -338,28 +334,9 @@ fn bits(summary: &Value) -> Result<f64, Refused> {
 }
 
 fn rtt(result: &Value) -> Result<Spread, Refused> {
-    let [avg, min, max, sigma] = ["mean", "min", "max", "stddev"].map(|key| seconds(&result[key]));
+    let [avg, min, max] = ["mean", "min", "max"].map(|key| seconds(&result[key]));
     match avg {
-        Some(avg) => Ok(Spread { avg, min, max, sigma }),
+        Some(avg) => Ok(Spread { avg, min, max }),
         None => Err(Refused("a round trip without a figure".to_owned())),
     }
-}
-
-/// Of a histogram `{"34.4": 506}`.
-pub(super) fn histogram(value: &Value) -> Option<Spread> {
-    let counts = value.as_object()?.iter().filter_map(|(at, count)| {
-        let at: f64 = at.trim().parse().ok().filter(|at: &f64| at.is_finite())?;
-        number(count).filter(|count| *count > 0.0).map(|count| (at, count))
-    });
-    let counts: Vec<(f64, f64)> = counts.collect();
-    let all: f64 = counts.iter().map(|(_, count)| count).sum();
-    let avg = counts.iter().map(|(at, count)| at * count).sum::<f64>() / all;
-    let square: f64 = counts.iter().map(|(at, count)| (at - avg).powi(2) * count).sum();
-    let values = counts.iter().map(|(at, _)| *at);
-    Some(Spread {
-        avg: Some(avg).filter(|avg| avg.is_finite())?,
-        min: values.clone().reduce(f64::min),
-        max: values.reduce(f64::max),
-        sigma: Some((square / all).sqrt()),
-    })
 }

@@ -9,7 +9,7 @@
 //!    weighted median of throughput and round trip, the weighted mean of loss.
 //! 4. Somebody's word ([`Source::is_word`]) has no age: it holds where no source before it has measured.
 //!
-//! A round trip under load counts only where no idle one is known; a one-way latency never counts as half of one.
+//! A round trip under load counts only where no idle one is known.
 
 use super::sample::{IpVersion, Key, Metric, Sample};
 use super::source::{Ask, Found, Source, SourceError};
@@ -17,7 +17,6 @@ use crate::output::one_line;
 use downpour_catalog::Time;
 use downpour_proto::Rate;
 use downpour_proto::transfer::{Figure, Measured};
-use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use tokio::time::timeout;
@@ -28,7 +27,7 @@ const AHEAD_MAX_US: i64 = 300_000_000;
 const SAMPLES_MAX: usize = 10_000;
 
 /// What a source did not bring.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LeftOut {
     /// Which source.
     pub source: String,
@@ -51,8 +50,6 @@ pub struct Combined {
     pub left_out: Vec<LeftOut>,
     /// Those of them for which the path was loaded, for the next ask ([`super::Means::probed`]).
     pub probed: Vec<Sample>,
-    /// Sources that were asked, now or before, in the order of trust.
-    pub asked: Vec<String>,
 }
 
 /// A source and how long it may take.
@@ -128,9 +125,7 @@ impl Registry {
     fn combine(&self, ask: &Ask, answers: &[Answer]) -> Combined {
         let mut left_out = Notes::default();
         let mut usable = Vec::new();
-        let mut asked: Vec<(usize, String)> = Vec::new();
         for Answer { place, source, is_word, said } in answers {
-            asked.push((*place, source.clone()));
             match said {
                 Err(error) => left_out.add(source, error.to_string(), true),
                 Ok(found) => {
@@ -147,8 +142,6 @@ impl Registry {
                 }
             }
         }
-        asked.sort();
-        asked.dedup();
         usable.sort_by(|one, other| one.age.total_cmp(&other.age));
         // Of what a source finds anew the newest counts.
         let mut newest = BTreeSet::new();
@@ -169,7 +162,6 @@ impl Registry {
             samples: usable.into_iter().map(|weighed| weighed.sample.clone()).collect(),
             left_out: all,
             probed,
-            asked: asked.into_iter().map(|(_, name)| name).collect(),
         }
     }
 }
@@ -433,7 +425,6 @@ mod tests {
         assert_eq!(figure.age, Duration::from_secs(3600));
         assert_eq!(combined.left_out[0].source, "archive");
         assert_eq!(combined.left_out[0].what, "cannot connect");
-        assert_eq!(combined.asked, ["archive", "history"]);
     }
 
     #[tokio::test]
@@ -472,10 +463,9 @@ mod tests {
         let active = || Says { is_active: true, ..says("probe", vec![mbps(300.0, 0)]) };
         let rtt = sample(Metric::Rtt, 0.012, 1);
         let known = says("archive", vec![mbps(500.0, 1), rtt.clone()]);
-        assert_eq!(combine(vec![known, active()]).await.asked, ["archive"]);
+        assert_eq!(combine(vec![known, active()]).await.samples.len(), 2, "nothing of the probe");
         let old = says("archive", vec![mbps(500.0, 20), rtt]);
         let combined = combine(vec![old, active()]).await;
-        assert_eq!(combined.asked, ["archive", "probe"]);
         assert_eq!(combined.measured.throughput.unwrap().value.bps(), 300_000_000);
     }
 
@@ -518,12 +508,5 @@ mod tests {
         let idle = says("other", vec![sample(Metric::Rtt, 0.02, 100)]);
         let combined = combine(vec![says("archive", vec![loaded]), idle]).await;
         assert_eq!(combined.measured.rtt.unwrap().value, Duration::from_millis(20));
-    }
-
-    #[tokio::test]
-    async fn one_way_latency_is_no_round_trip() {
-        let combined = combine(vec![says("archive", vec![sample(Metric::OneWay, 0.01, 0)])]).await;
-        assert!(combined.measured.rtt.is_none());
-        assert_eq!(combined.samples.len(), 1);
     }
 }

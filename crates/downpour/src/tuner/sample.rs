@@ -7,7 +7,6 @@
 use super::lenient::clip;
 use crate::output::one_line;
 use downpour_catalog::Time;
-use serde::Serialize;
 use std::fmt;
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
@@ -20,7 +19,7 @@ const RTT_S: RangeInclusive<f64> = 1e-6..=5.0;
 const ROUNDING: f64 = 1e-4;
 
 /// One end of a path, as a source names it.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Host {
     /// Its name, or its address.
     pub name: String,
@@ -49,8 +48,7 @@ pub(super) fn address(text: &str) -> Option<IpAddr> {
 }
 
 /// Who of the two ends started the test.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
-#[serde(rename_all = "lowercase")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Direction {
     /// The source: who measures sends.
     Push,
@@ -59,7 +57,7 @@ pub enum Direction {
 }
 
 /// Which IP.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum IpVersion {
     /// IPv4.
     V4,
@@ -80,7 +78,7 @@ impl IpVersion {
 }
 
 /// What a sample is of: samples with the same key belong together.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Key {
     /// Where the data came from.
     pub source: Host,
@@ -95,8 +93,7 @@ pub struct Key {
 }
 
 /// What was measured.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
-#[serde(rename_all = "kebab-case")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Metric {
     /// Bit/s that a test or a transfer carried.
     Throughput,
@@ -106,8 +103,6 @@ pub enum Metric {
     RttLoaded,
     /// Share of packets lost, 0 to 1.
     Loss,
-    /// Time of one way by two clocks, in seconds. Never taken for half a round trip.
-    OneWay,
 }
 
 impl Metric {
@@ -115,7 +110,7 @@ impl Metric {
     pub const fn unit(self) -> &'static str {
         match self {
             Self::Throughput => "bit/s",
-            Self::Rtt | Self::RttLoaded | Self::OneWay => "s",
+            Self::Rtt | Self::RttLoaded => "s",
             Self::Loss => "fraction",
         }
     }
@@ -124,7 +119,7 @@ impl Metric {
     fn bounds(self) -> RangeInclusive<f64> {
         match self {
             Self::Throughput => RATE_BPS,
-            Self::Rtt | Self::RttLoaded | Self::OneWay => RTT_S,
+            Self::Rtt | Self::RttLoaded => RTT_S,
             Self::Loss => 0.0..=1.0,
         }
     }
@@ -137,13 +132,12 @@ impl fmt::Display for Metric {
             Self::Rtt => "round trip",
             Self::RttLoaded => "round trip under load",
             Self::Loss => "loss",
-            Self::OneWay => "one-way latency",
         })
     }
 }
 
 /// A figure, and what else is known of how it came about. In the metric's unit.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Spread {
     /// The average.
     pub avg: f64,
@@ -151,30 +145,23 @@ pub struct Spread {
     pub min: Option<f64>,
     /// The most.
     pub max: Option<f64>,
-    /// Standard deviation.
-    pub sigma: Option<f64>,
 }
 
 impl Spread {
     /// An average alone.
     pub const fn of(avg: f64) -> Self {
-        Self { avg, min: None, max: None, sigma: None }
+        Self { avg, min: None, max: None }
     }
 
     /// The same in another unit.
     pub fn scale(self, factor: f64) -> Self {
         let scaled = |figure: Option<f64>| figure.map(|figure| figure * factor);
-        Self {
-            avg: self.avg * factor,
-            min: scaled(self.min),
-            max: scaled(self.max),
-            sigma: scaled(self.sigma),
-        }
+        Self { avg: self.avg * factor, min: scaled(self.min), max: scaled(self.max) }
     }
 }
 
 /// Where a sample comes from.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Origin {
     /// Name of the source, as the configuration has it.
     pub source: String,
@@ -183,7 +170,7 @@ pub struct Origin {
 }
 
 /// A figure that can be used.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Sample {
     /// Of which pair, how.
     pub key: Key,
@@ -192,16 +179,11 @@ pub struct Sample {
     /// How much; least <= average <= most.
     pub spread: Spread,
     /// When it was measured: microseconds since 1970.
-    #[serde(serialize_with = "micros")]
     pub at: Time,
     /// The unit that the source gave or implied. What was taken is the metric's.
     pub unit_found: String,
     /// From where.
     pub origin: Origin,
-}
-
-fn micros<S: serde::Serializer>(at: &Time, to: S) -> Result<S::Ok, S::Error> {
-    to.serialize_i64(at.0)
 }
 
 /// A figure that is not taken, and why.
@@ -229,7 +211,7 @@ impl Sample {
 }
 
 fn sound(metric: Metric, spread: Spread) -> Result<Spread, Refused> {
-    let Spread { avg, min, max, sigma } = spread;
+    let Spread { avg, min, max } = spread;
     let refuse = |what: String| Err(Refused(format!("{metric} {what}")));
     if !metric.bounds().contains(&avg) {
         return refuse(format!("of {avg} {}: no path has that; another unit?", metric.unit()));
@@ -241,13 +223,7 @@ fn sound(metric: Metric, spread: Spread) -> Result<Spread, Refused> {
     if let Some(max) = max.filter(|max| !(avg - slack..f64::INFINITY).contains(max)) {
         return refuse(format!("with a maximum of {max} and an average of {avg}"));
     }
-    let (min, max) = (min.map(|min| min.min(avg)), max.map(|max| max.max(avg)));
-    // Zero is what is written where none was computed, unless all figures are the same.
-    let differ = min.zip(max).is_some_and(|(min, max)| max - min > slack);
-    let sigma = sigma.filter(|sigma| {
-        sigma.is_finite() && (*sigma > 0.0 || (*sigma == 0.0 && !differ && min.is_some()))
-    });
-    Ok(Spread { avg, min, max, sigma })
+    Ok(Spread { avg, min: min.map(|min| min.min(avg)), max: max.map(|max| max.max(avg)) })
 }
 
 #[cfg(test)]
@@ -279,8 +255,8 @@ mod tests {
             near in 0.999..1.001f64,
         ) {
             for (min, max) in [(min, max), (Some(avg * near), Some(avg / near))] {
-                for metric in [Metric::Throughput, Metric::Rtt, Metric::Loss, Metric::OneWay] {
-                    let spread = Spread { avg, min, max, sigma: None };
+                for metric in [Metric::Throughput, Metric::Rtt, Metric::Loss] {
+                    let spread = Spread { avg, min, max };
                     if let Some(sample) = sample(metric, spread) {
                         let spread = sample.spread;
                         prop_assert!(spread.avg.is_finite() && spread.avg >= 0.0);
@@ -307,14 +283,6 @@ mod tests {
             assert_eq!(sample(metric, Spread::of(avg)), None, "{metric} {avg}");
         }
         assert!(sample(Metric::Loss, Spread::of(0.0)).is_some());
-    }
-
-    #[test]
-    fn a_deviation_of_zero_beside_unlike_figures_is_no_data() {
-        let spread = Spread { avg: 2e6, min: Some(1e6), max: Some(3e6), sigma: Some(0.0) };
-        assert_eq!(sample(Metric::Throughput, spread).unwrap().spread.sigma, None);
-        let same = Spread { min: Some(2e6), max: Some(2e6), ..spread };
-        assert_eq!(sample(Metric::Throughput, same).unwrap().spread.sigma, Some(0.0));
     }
 
     #[test]

@@ -148,13 +148,6 @@ fn opensearch() {
             ("duplicate", "9.41 Gbit/s, 1.0 h old, push, IPv4, by iperf3 in bit/s"),
             ("stale", "no data; left out: samples older than 7 d"),
             (
-                "clock",
-                "9.41 Gbit/s, 1.0 h old, push, IPv4, by iperf3 in bit/s; \
-                 loss 0.000 %, 1.0 h old; \
-                 left out: a one-way latency by clocks of unknown error; \
-                 left out: a one-way latency of 17.1 ms by clocks that may be 250 ms apart",
-            ),
-            (
                 "unit",
                 "no data; \
                  left out: a UDP test's throughput: it is what the test was told to send; \
