@@ -7,7 +7,6 @@ use crate::sessions::{address, receiver, sender, sender_under};
 use downpour::product::{InsertedLine, MadeBytes, ReceivedLine};
 use downpour::report::ReceiverState;
 use downpour::ticket::Ticket;
-use std::fmt::Write as _;
 use std::fs::{self, File};
 use std::io::{Read as _, Write as _};
 use std::net::TcpListener;
@@ -20,20 +19,14 @@ fn size(number: u64) -> u64 {
     [133, 0, 50_000, 2_000_000, 7][number as usize % 5]
 }
 
-/// Products as the list has them; one more that is due in a day keeps the session open.
-fn list() -> String {
-    let mut list = String::new();
-    for number in 0..PRODUCTS {
-        let at_s = if number < 20 { 0.02 * number as f64 } else { 0.3 * (number - 19) as f64 };
-        let size = size(number);
-        writeln!(
-            list,
-            "{{\"at_s\":{at_s},\"size\":{size},\"seed\":{number},\"name\":\"p{number}\",\"meta\":\"feed\"}}"
-        )
-        .unwrap();
-    }
-    list + "{\"at_s\":86400,\"size\":1,\"name\":\"tomorrow\"}\n"
+/// A product as a list has it.
+fn line(number: u64) -> String {
+    let size = size(number);
+    format!("{{\"size\":{size},\"seed\":{number},\"name\":\"p{number}\",\"meta\":\"feed\"}}\n")
 }
+
+/// One that is due in a day keeps the session open.
+const TOMORROW: &str = "{\"at_s\":86400,\"size\":1,\"name\":\"tomorrow\"}\n";
 
 /// Whether a receiver has a product, which must be what was made.
 fn has(folder: &Path, number: u64) -> bool {
@@ -58,7 +51,7 @@ fn received(log: &Path) -> Vec<ReceivedLine> {
 fn products_arrive_in_order_through_loss_and_who_comes_late_gets_those_that_follow() {
     let scratch = Scratch::new();
     let list_file = scratch.path("list");
-    fs::write(&list_file, list()).unwrap();
+    fifo(&list_file);
     let address = address();
     let ticket = scratch.ticket(&address);
     let log = |name: &str| scratch.path(&format!("{name}.log")).to_str().unwrap().to_owned();
@@ -74,8 +67,21 @@ fn products_arrive_in_order_through_loss_and_who_comes_late_gets_those_that_foll
         "--products", list_file.to_str().unwrap(), "--receivers", "2", "--rate", "100mbit",
         "--product-log", &sent,
     ]);
+    // One after the other, and no more before the late one has joined.
+    let mut list = File::options().write(true).open(&list_file).unwrap();
+    let mut insert = |numbers: std::ops::Range<u64>| {
+        for number in numbers {
+            list.write_all(line(number).as_bytes()).unwrap();
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    };
+    insert(0..20);
     wait_for(&mut first, &out(0), 19);
     let mut late = start(2);
+    late.until(|r| r.err().contains("phase=streaming").then_some(()));
+    insert(20..PRODUCTS);
+    list.write_all(TOMORROW.as_bytes()).unwrap();
+    drop(list);
     for (running, index) in [(&mut first, 0), (&mut second, 1), (&mut late, 2)] {
         wait_for(running, &out(index), PRODUCTS - 1);
     }
@@ -340,7 +346,7 @@ fn what_cannot_be_sent_or_placed_is_told_at_once_and_the_rest_arrives() {
 fn a_session_of_products_needs_a_folder() {
     let scratch = Scratch::new();
     let list_file = scratch.path("list");
-    fs::write(&list_file, list()).unwrap();
+    fs::write(&list_file, TOMORROW).unwrap();
     let address = address();
     let ticket = scratch.ticket(&address);
     let piped = receiver(&scratch, 0, &ticket, &["--out", "-"]);
@@ -356,7 +362,7 @@ fn a_session_of_products_needs_a_folder() {
 fn an_interrupt_before_the_start_ends_a_session_of_products() {
     let scratch = Scratch::new();
     let list_file = scratch.path("list");
-    fs::write(&list_file, list()).unwrap();
+    fs::write(&list_file, TOMORROW).unwrap();
     let address = address();
     let ticket = scratch.ticket(&address);
     let products = ["--products", list_file.to_str().unwrap(), "--receivers", "1"];
