@@ -3,7 +3,7 @@
 //! What is sent is counted in a network of the test's own, so it needs root.
 
 use super::alone::{COUNTED_PORTS, Network, Place, alone};
-use super::harness::{Two, until};
+use super::harness::{Two, drop_file, until};
 use downpour_catalog::State;
 use std::fs;
 use std::path::Path;
@@ -32,7 +32,7 @@ fn fill(folder: &Path) -> (usize, u64) {
             let name = format!("{kind} {number}");
             let mut content = vec![0; len];
             blake3::Hasher::new().update(name.as_bytes()).finalize_xof().fill(&mut content);
-            fs::write(folder.join(name), content).expect("room");
+            drop_file(&folder.join(name), &content);
             bytes += len as u64;
         }
     }

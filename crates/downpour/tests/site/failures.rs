@@ -2,7 +2,7 @@
 //! line for each.
 
 use super::alone::{COUNTED_PORTS, Network, Place, alone};
-use super::harness::{SiteProcess, Two, until};
+use super::harness::{SiteProcess, Two, drop_file, until};
 use downpour::dispatch::{Links, WhyList};
 use downpour::reconcile::Report;
 use downpour::site::{Clock, Daemon};
@@ -36,7 +36,7 @@ fn content(name: &str, len: usize) -> Vec<u8> {
 fn put(folder: &Path, prefix: &str, count: usize, len: usize) -> Vec<String> {
     let names: Vec<_> = (0..count).map(|number| format!("{prefix} {number}")).collect();
     for name in &names {
-        fs::write(folder.join(name), content(name, len)).expect("room");
+        drop_file(&folder.join(name), &content(name, len));
     }
     names
 }

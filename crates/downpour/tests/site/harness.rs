@@ -41,6 +41,13 @@ pub(crate) fn signal(pid: u32, name: &str) {
     assert!(sent.expect("a shell").success());
 }
 
+/// Puts a file into a spool, whole at once: a part of one that is written there, on a busy machine, settles like a whole one.
+pub(crate) fn drop_file(path: &Path, content: &[u8]) {
+    let part = path.with_file_name(".part");
+    fs::write(&part, content).expect("room");
+    fs::rename(part, path).expect("the same folder");
+}
+
 /// A site in a folder of its own.
 pub(crate) struct SiteProcess {
     pub(crate) card: Card,

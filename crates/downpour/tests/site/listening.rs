@@ -2,7 +2,7 @@
 
 use crate::again::lost_at;
 use crate::fetching::{content, ended, fetch};
-use crate::harness::{SiteProcess, folder, until};
+use crate::harness::{SiteProcess, drop_file, folder, until};
 use downpour::receipt::{Line, SignedFileReceipt, read_log};
 use downpour::ticket::Ticket;
 use downpour_catalog::{ErrorClass, File, ReplicaState, State};
@@ -40,7 +40,7 @@ impl Sites {
     }
 
     fn drop_in(&self, name: &str, content: &[u8]) {
-        fs::write(self.folder.path().join("spool").join(name), content).expect("room");
+        drop_file(&self.folder.path().join("spool").join(name), content);
     }
 
     /// Waits until a file is in this state at a.
@@ -281,7 +281,7 @@ fn as_it_drains_no_session_waits_for_what_comes_in_another() {
     sites.b.start();
     sites.b_says("a: takes part");
     sites.b_says("c: takes part");
-    fs::write(spool.join("slow"), content(4 * SIZE)).expect("room");
+    drop_file(&spool.join("slow"), &content(4 * SIZE));
     is_under_way(&sites.b, "c");
     // It waits for the end.
     let mut drains = sites.b.command(&["service", "drain", "listen"]).spawn().expect("it runs");

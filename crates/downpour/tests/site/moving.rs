@@ -1,7 +1,7 @@
 //! Files from site to site, by the real program.
 
 use crate::fetching::content;
-use crate::harness::{SiteProcess, Two, until};
+use crate::harness::{SiteProcess, Two, drop_file, until};
 use crate::skipped::skipped;
 use crate::watching::happened;
 use downpour::dispatch::{
@@ -385,8 +385,7 @@ fn drop_into(spool: &Path, count: u8) -> Vec<(String, Vec<u8>)> {
     let all: Vec<_> =
         (0..count).map(|number| (format!("{number}.raw"), vec![number; 10_000])).collect();
     for (name, content) in &all {
-        fs::write(spool.join(".new"), content).expect("room");
-        fs::rename(spool.join(".new"), spool.join(name)).expect("the same folder");
+        drop_file(&spool.join(name), content);
     }
     all
 }

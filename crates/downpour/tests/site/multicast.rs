@@ -1,6 +1,6 @@
 //! Files of a rule with named receivers: one standing session, receivers that are away, and that are killed.
 
-use super::harness::{One, SiteProcess, until};
+use super::harness::{One, SiteProcess, drop_file, until};
 use downpour::receipt::SignedFileReceipt;
 use downpour::site::SiteEvent;
 use downpour_catalog::{CatalogUrl, DeliveryState, FileId, Reader, SessionId, State};
@@ -112,7 +112,7 @@ impl World {
     fn drop_in(&self, name: &str, content: &[u8]) {
         let path = self.spool.path().join(name);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
-        fs::write(path, content).unwrap();
+        drop_file(&path, content);
     }
 
     fn catalog(&self) -> Reader {
