@@ -197,9 +197,9 @@ async fn whatever_comes_of_asking_for_the_turn_a_transfer_goes_on() {
         stories.spawn(async move { (name, decided(says, then).await) });
     }
     for (name, (decision, asked)) in stories.join_all().await {
-        assert_eq!(decision.binding, Binding::SourceDisk, "{name}: {decision:?}");
-        // On a machine that is full, TCP sends again what is only late; for losses more connections are right.
+        // On a machine that is full, TCP sends again what is only late, and much else holds up; for losses more connections are right.
         if decision.loss < 0.01 {
+            assert_eq!(decision.binding, Binding::SourceDisk, "{name}: {decision:?}");
             assert_eq!(decision.setting.connections, 2, "{name}: {decision:?}");
         }
         let once = ["an older sender", "internal"].contains(&name);
