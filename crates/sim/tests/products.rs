@@ -4,11 +4,11 @@ use downpour_proto::{Duration, Rate};
 use downpour_sim::world::{Controller, Product, World, WorldConfig, ideal_fifo};
 use downpour_sim::{Loss, Rng};
 
-/// 20 s of products like a weather feed's: mostly small, a few large, a quarter of the link's rate.
-fn products(rate: Rate, seed: u64) -> Vec<Product> {
-    let mut rng = Rng::new(seed);
+/// So many seconds of products like a weather feed's: mostly small, a few large, a quarter of the link's rate.
+fn products(rate: Rate, seconds: f64) -> Vec<Product> {
+    let mut rng = Rng::new(7);
     let (mut at, mut products) = (1.0_f64, Vec::new());
-    while at < 21.0 {
+    while at < 1.0 + seconds {
         let len = (10_000.0 / (1.0 - rng.unit()).powf(0.8)).min(3e6);
         products.push(Product { at: Duration::from_secs_f64(at), len: len as u64 });
         at += len * 8.0 / (0.25 * rate.bps() as f64) * 2.0 * rng.unit();
@@ -25,7 +25,7 @@ fn config(
     controller: Controller,
 ) -> WorldConfig {
     let mut config = WorldConfig::star(receivers, rate, rtt, loss);
-    config.products = products(rate, 7);
+    config.products = products(rate, 10.0);
     config.controller = controller;
     (config.data_len, config.manifest_len, config.window_blocks) = (0, 0, 128);
     let us = Duration::from_micros;
@@ -103,7 +103,8 @@ fn needed(k: u16, share: f64, receivers: i32) -> f64 {
 fn sixteen_receivers_are_sent_little_more_repair_than_they_need() {
     let (rate, rtt) = (Rate::from_mbps(50), Duration::from_micros(100));
     let fixed = Controller::Fixed(Rate::from_mbps(48));
-    let config = config(16, rate, rtt, Loss::Random(0.05), fixed);
+    let mut config = config(16, rate, rtt, Loss::Random(0.05), fixed);
+    config.products = products(rate, 20.0);
     let blocks = config.products.iter().flat_map(|product| {
         let blocks = config.geometry.blocks(product.len) as u32;
         (0..blocks).map(|block| config.geometry.symbols_of(block, product.len))
