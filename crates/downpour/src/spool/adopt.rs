@@ -136,8 +136,7 @@ pub fn adopt(catalog: &Catalog, now: Time, what: &Adoption) -> Result<Adopted, S
         };
         listing.odd.iter().for_each(|odd| done.leave_out(&odd.path, &odd.why));
         let visible = |name: &&String| !name.starts_with('.');
-        let below = listing.folders.iter().chain(&listing.mounts).filter(visible);
-        folders.extend(below.map(|name| join(&folder, name)));
+        folders.extend(listing.folders.iter().filter(visible).map(|name| join(&folder, name)));
         for (name, _) in listing.files.iter().filter(|(name, _)| !name.starts_with('.')) {
             let rel = join(&folder, name);
             match digests_of(&root, what, &rel) {

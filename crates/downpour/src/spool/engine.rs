@@ -36,9 +36,9 @@ pub(super) type Rel = Arc<str>;
 pub(super) const GRACE: Duration = Duration::from_secs(2);
 /// Messages that are kept to be shown.
 const NOTICES_MAX: usize = 50;
-/// Why a folder in the spool is not entered: by a rename no file there could leave, nor go to quarantine.
-const MOUNTED: &str =
-    "another file system is mounted there: mount it outside, and give it a [[spool]] of its own";
+/// What leaves, or goes to quarantine, does so by a rename first.
+const MOUNTED: &str = "another file system is mounted there: files are sent from it, but cannot leave it or go to \
+     quarantine; mount it outside, and give it a [[spool]] of its own";
 /// File that tells producers that the spool is full.
 const FULL_FILE: &str = ".spool-full";
 
@@ -502,12 +502,12 @@ impl Spool {
             };
             self.odd.extend(listing.odd);
             hidden.extend(listing.unseen.iter().map(|name| join(&folder, name)));
-            let visible = |name: &&String| !name.starts_with('.');
-            folders.extend(listing.folders.iter().filter(visible).map(|name| join(&folder, name)));
-            for name in listing.mounts.iter().filter(visible) {
+            for name in listing.folders.iter().filter(|name| !name.starts_with('.')) {
                 let path = join(&folder, name);
-                self.odd.push(Odd { path: path.clone(), why: MOUNTED.to_owned() });
-                hidden.push(path);
+                if listing.mounts.contains(name) {
+                    self.odd.push(Odd { path: path.clone(), why: MOUNTED.to_owned() });
+                }
+                folders.push(path);
             }
             for (name, seen) in listing.files {
                 let rel = join(&folder, &name);

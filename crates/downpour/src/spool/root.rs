@@ -91,7 +91,7 @@ pub(super) struct Listing {
     pub(super) files: Vec<(String, Seen)>,
     /// Names of folders.
     pub(super) folders: Vec<String>,
-    /// Names of those on which another file system is mounted.
+    /// Those of them on which another file system is mounted.
     pub(super) mounts: Vec<String>,
     /// What is not taken.
     pub(super) odd: Vec<Odd>,
@@ -251,10 +251,12 @@ impl Root {
                     let why = format!("it is more than {DEPTH_MAX} folders deep");
                     listing.odd.push(Odd { path: join(rel, text), why });
                 }
-                FileType::Directory if stat.st_dev != device => {
-                    listing.mounts.push(text.to_owned());
+                FileType::Directory => {
+                    if stat.st_dev != device {
+                        listing.mounts.push(text.to_owned());
+                    }
+                    listing.folders.push(text.to_owned());
                 }
-                FileType::Directory => listing.folders.push(text.to_owned()),
                 kind => {
                     let why = format!("it is no file: {}", kind_name(kind));
                     listing.odd.push(Odd { path: join(rel, text), why });

@@ -483,21 +483,18 @@ impl Drop for Tmpfs<'_> {
 }
 
 #[test]
-fn a_folder_on_which_another_file_system_is_mounted_is_told_of_and_hides_what_is_there() {
+fn a_folder_on_which_another_file_system_is_mounted_is_told_of() {
     let mut bench = Bench::new("", "");
-    bench.write("d/a", "1");
-    bench.tick(LONG);
-    bench.stop();
     let folder = bench.path("d");
+    fs::create_dir(&folder).unwrap();
     let Some(_mounted) = Tmpfs::mount(&folder) else {
         return skipped("a_folder_on_which_another_file_system", "needs root to mount a tmpfs");
     };
     bench.write("d/b", "1");
-    bench.begin();
     bench.tick(LONG);
     let odd = bench.spool().status().odd;
     assert!(odd.iter().any(|text| text.starts_with("d: another file system")), "{odd:?}");
-    assert_eq!((bench.stands("d/a"), bench.stands("d/b")), (vec![QUEUED], vec![]));
+    assert_eq!(bench.stands("d/b"), [QUEUED]);
 }
 
 #[test]
