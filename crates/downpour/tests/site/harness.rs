@@ -19,7 +19,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 /// How long anything may take before a test fails instead of hanging. Not a measure of speed.
-pub(crate) const HANG: Duration = Duration::from_secs(120);
+pub(crate) const HANG: Duration = Duration::from_secs(240);
 /// Between two looks.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
