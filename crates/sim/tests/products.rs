@@ -51,7 +51,7 @@ fn run(
 
 fn latency_is_near_the_ideal(controller: Controller) {
     let rate = Rate::from_mbps(100);
-    for (rtt_us, loss, most) in [(100, 0.0, 1.14), (100, 0.05, 1.34), (20_000, 0.05, 1.17)] {
+    for (rtt_us, loss, most) in [(100, 0.0, 1.13), (100, 0.05, 1.31), (20_000, 0.05, 1.15)] {
         let loss = if loss > 0.0 { Loss::Random(loss) } else { Loss::None };
         let rtt = Duration::from_micros(rtt_us);
         let one = run(1, rate, rtt, loss, controller);

@@ -9,7 +9,7 @@ use super::lock;
 use super::policy::waits;
 use crate::site::{Fault, Site};
 use downpour_catalog::{
-    Answer, Change, Claimed, ErrorClass, FileId, Move, Next, Reason, Refused, Work,
+    Answer, Change, Claimed, ErrorClass, FileId, Move, Next, Reason, Refused, State, Work,
 };
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -77,10 +77,21 @@ impl Claims {
         let until = until(now, *site.config().transfer.lease);
         let lapsed = site.catalog.claim(now, Work::Lapsed, TAKEN_UP_MAX, until).done().await?;
         self.hold(&lapsed);
-        self.put_back(site, &lapsed, interrupted()).await?;
-        site.catalog.wake(now, now, TAKEN_UP_MAX).done().await?;
-        Ok(())
+        let (sending, further): (Vec<Claimed>, Vec<Claimed>) =
+            lapsed.into_iter().partition(|claimed| claimed.state == State::Sending);
+        // Their attempt is written down as lapsed; this is no other one.
+        let wait = waits(ErrorClass::Interrupted).first;
+        self.put_back(site, &sending, (Reason::Turn, None, wait)).await?;
+        self.put_back(site, &further, interrupted()).await?;
+        wake(site).await
     }
+}
+
+/// What has waited long enough comes back.
+pub(super) async fn wake(site: &Arc<Site>) -> Result<(), Fault> {
+    let now = site.clock.now();
+    site.catalog.wake(now, now, TAKEN_UP_MAX).done().await?;
+    Ok(())
 }
 
 /// What a daemon that died had under way begins again soon.
@@ -254,8 +265,8 @@ mod tests {
             let file = file(&site, id).await;
             stand.push((file.state, file.error.filter(|_| file.state == State::Waiting)));
         }
-        let waits = |error| (State::Waiting, Some(error));
-        let (interrupted, full) = (ErrorClass::Interrupted, ErrorClass::DestinationFull);
-        assert_eq!(stand, [waits(interrupted), (State::Queued, None), waits(full)]);
+        let full = Some(ErrorClass::DestinationFull);
+        assert_eq!(stand, [(State::Waiting, None), (State::Queued, None), (State::Waiting, full)]);
+        assert_eq!(file(&site, left).await.tries, 1, "what lapsed was its attempt");
     }
 }

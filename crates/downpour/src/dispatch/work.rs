@@ -5,7 +5,7 @@
 //! the batch itself and its steps in the catalog (`outgoing`, `book`), what arrives (`incoming`).
 
 use super::book::{Book, Held, until};
-use super::claims::TAKEN_UP_MAX;
+use super::claims::{TAKEN_UP_MAX, wake};
 use super::hooks::kill_point;
 use super::link::{Link, Wanted, seed};
 use super::load::{Loaded, Names, keys, load, queue_by_rule};
@@ -152,7 +152,11 @@ impl<T> Drop for Abort<T> {
 
 /// Begins what can be begun.
 async fn begin(dispatch: &Arc<Dispatch>, site: &Arc<Site>, tasks: &mut Tasks) -> Result<(), Fault> {
-    dispatch.claims.take_up(site).await?;
+    match tasks.len() < site.config().transfer.active {
+        true => dispatch.claims.take_up(site).await?,
+        // So would be what is under way here, where the catalog did not answer for as long as its leases last.
+        false => wake(site).await?,
+    }
     let mut state = look(site).await?;
     let mut remotes = site.remotes();
     // Of files for several sites the first one takes all: who took last comes last.
@@ -387,6 +391,8 @@ async fn batch(active: &Active, claimed: Vec<Claimed>, mut route: Route) -> Resu
         progress: progress.clone(),
     };
     let end = outgoing.run(ready).await;
+    // Who hears of its end does not find it in the list.
+    lock(&dispatch.outgoing).remove(&batch_name(*id));
     tell_end(site, progress.report(), &end);
     let (delivered, broken) = end?;
     let now = site.clock.now();
@@ -518,7 +524,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_a_daemon_left_that_died_waits_though_as_much_is_under_way_as_may_be() {
+    async fn what_a_daemon_left_that_died_waits_with_the_rest_once_more_may_go_out() {
         let folder = tempfile::tempdir().unwrap();
         let site = Daemon::ended(folder.path(), "a", "[transfer]\nactive = 1\n").await;
         let dispatch = Arc::new(Dispatch::new(&site, &Arc::default()));
@@ -528,9 +534,12 @@ mod tests {
         assert_eq!(left.len(), 1);
         let mut tasks = Tasks::new();
         tasks.spawn(std::future::pending());
-        begin(&dispatch, &site, &mut tasks).await.unwrap();
-        let file = fixture::file(&site, id).await;
-        assert_eq!((file.state, file.error), (State::Waiting, Some(ErrorClass::Interrupted)));
+        for stands in [(State::Sending, 1), (State::Waiting, 1)] {
+            begin(&dispatch, &site, &mut tasks).await.unwrap();
+            let file = fixture::file(&site, id).await;
+            assert_eq!((file.state, file.tries), stands);
+            tasks.shutdown().await;
+        }
     }
 
     #[tokio::test]

@@ -428,7 +428,7 @@ impl Spool {
         Ok((!lacking.is_empty()).then(|| {
             format!(
                 "{rel}: it is received, but stays: not by {lacking}, to whom rule `{name}` sends: \
-                 send it there (downpour transfer submit), and remove it"
+                 have it sent there (to a site by downpour transfer submit), and remove it"
             )
         }))
     }

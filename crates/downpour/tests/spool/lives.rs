@@ -488,7 +488,10 @@ fn a_folder_on_which_another_file_system_is_mounted_is_told_of() {
     let folder = bench.path("d");
     fs::create_dir(&folder).unwrap();
     let Some(_mounted) = Tmpfs::mount(&folder) else {
-        return skipped("a_folder_on_which_another_file_system", "needs root to mount a tmpfs");
+        return skipped(
+            "a_folder_on_which_another_file_system_is_mounted_is_told_of",
+            "needs root to mount a tmpfs",
+        );
     };
     bench.write("d/b", "1");
     bench.tick(LONG);
