@@ -163,7 +163,7 @@ type Used = HashSet<(PathBuf, String)>;
 /// A lane in which no session runs, and none begins meanwhile.
 struct FreeLane {
     name: String,
-    _lock: Option<File>,
+    lock: Option<File>,
 }
 
 impl FreeLane {
@@ -174,7 +174,14 @@ impl FreeLane {
         let is_locked = lock.as_ref().is_some_and(|lock| {
             flock(lock, FlockOperation::NonBlockingLockExclusive) == Err(Errno::WOULDBLOCK)
         });
-        (!is_locked).then_some(Self { name, _lock: lock })
+        (!is_locked).then_some(Self { name, lock })
+    }
+}
+
+impl Drop for FreeLane {
+    fn drop(&mut self) {
+        // By closing it alone a program that was started meanwhile would hold it until it runs.
+        let _ = self.lock.as_ref().map(File::unlock);
     }
 }
 
@@ -195,7 +202,7 @@ fn best_lane(folder: &Path, used: &Used, parts: &HashSet<String>) -> Option<Stri
     };
     let free = free_lanes(folder, used).into_iter().enumerate();
     let best = free.max_by_key(|(index, lane)| (begun(&lane.name), usize::MAX - index));
-    best.map(|(_, lane)| lane.name)
+    best.map(|(_, lane)| lane.name.clone())
 }
 
 /// Bytes of a partial file that were written: it is allocated whole beforehand. `None`: nobody can tell.

@@ -18,7 +18,7 @@ const BESIDE: &str = ".lock";
 
 /// A locked file, for as long as this is there.
 pub(super) struct Held {
-    _file: File,
+    file: File,
     /// Which one.
     pub place: Place,
 }
@@ -67,6 +67,13 @@ impl Held {
     }
 }
 
+impl Drop for Held {
+    fn drop(&mut self) {
+        // By closing it alone a program that was started meanwhile would hold it until it runs.
+        let _ = self.file.unlock();
+    }
+}
+
 fn lock(path: PathBuf, unlocked: &str, taken: &str) -> Result<Held, StartError> {
     let failed =
         |error: io::Error| cannot(format!("cannot lock {}: {error}", path.display()), unlocked);
@@ -80,5 +87,5 @@ fn lock(path: PathBuf, unlocked: &str, taken: &str) -> Result<Held, StartError> 
         }
     })?;
     let is = which(&file.metadata().map_err(failed)?);
-    Ok(Held { _file: file, place: Place { path, is } })
+    Ok(Held { file, place: Place { path, is } })
 }

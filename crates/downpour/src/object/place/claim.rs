@@ -240,7 +240,13 @@ impl Claim {
 impl Drop for Claim {
     fn drop(&mut self) {
         self.set_back();
+        unlock(&self.lock);
     }
+}
+
+/// Lets go of a lock now. By closing it alone a program that was started meanwhile would hold it until it runs.
+pub(crate) fn unlock(file: &OwnedFd) {
+    let _ = rustix::fs::flock(file, FlockOperation::Unlock);
 }
 
 /// Makes a folder of ours one that we may write. Returns the mode that it had, where that had to be changed.
@@ -275,6 +281,7 @@ pub(crate) fn is_locked(path: &Path) -> bool {
     let Ok(file) = rustix::fs::open(path, flags, Mode::empty()) else { return false };
     // Who asks at the same time has it not.
     let locked = rustix::fs::flock(&file, FlockOperation::NonBlockingLockShared);
+    unlock(&file);
     locked == Err(Errno::WOULDBLOCK)
 }
 
@@ -301,6 +308,16 @@ mod tests {
     use std::fs::{self, Permissions};
     use std::os::unix::fs::{PermissionsExt as _, chown};
     use std::thread;
+
+    #[test]
+    fn a_target_is_free_at_once_though_a_program_that_was_just_started_has_its_lock_open() {
+        let dir = tempfile::tempdir().unwrap();
+        let claim = Claim::open(dir.path(), None).unwrap();
+        let _of_child = claim.lock.try_clone().unwrap();
+        drop(claim);
+        assert!(!Claim::is_taken(dir.path(), None));
+        assert!(Claim::open(dir.path(), None).is_ok());
+    }
 
     #[test]
     fn where_others_may_write_to_our_folder_no_lane_is_made_in_it() {

@@ -28,7 +28,7 @@ mod staging;
 pub(crate) use across::copy_across;
 pub(crate) use beneath::{Beneath, open_in, unnamed_in};
 pub use claim::OpenError;
-pub(crate) use claim::{Claim, is_locked, make_folder};
+pub(crate) use claim::{Claim, is_locked, make_folder, unlock};
 pub(crate) use finish::OnNotice;
 pub(crate) use meta::MetaPolicy;
 pub(crate) use put::{Existing, Placer, REMEDY, differs, rename, rename_new};

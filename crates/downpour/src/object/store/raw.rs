@@ -9,7 +9,7 @@ use super::{StoreFailure, lock};
 use crate::object::disk::{write_all_at, zero_range};
 use crate::object::group::{GroupData, KnownGroup};
 use crate::object::limits::GROUP_LEN;
-use crate::object::place::{OnNotice, OpenError, PlaceError};
+use crate::object::place::{OnNotice, OpenError, PlaceError, unlock};
 use crate::object::scan::explain;
 use crate::object::tree::{EntryId, Tree};
 use rustix::fs::{Advice, FileType, FlockOperation, Mode, OFlags, SeekFrom};
@@ -67,6 +67,12 @@ impl RawTarget {
             at = (group.start() + GROUP_LEN).min(len);
         }
         zero_range(&self.fd, at, len)
+    }
+}
+
+impl Drop for RawTarget {
+    fn drop(&mut self) {
+        unlock(&self.fd);
     }
 }
 
