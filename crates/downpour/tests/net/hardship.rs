@@ -327,7 +327,7 @@ fn five_and_trouble(trouble: bool) -> Option<f64> {
     }
     let sender = session.sender(&[&scratch.path("file")], &["--receivers", &n.to_string()]);
     if trouble {
-        until_received(&mut receivers[7], &network, 7, size / 5);
+        until_received(&mut receivers[7], &network, 7, size / 2);
         receivers[7].kill();
     }
     let ended = sender.wait();
@@ -351,7 +351,9 @@ fn five_and_trouble(trouble: bool) -> Option<f64> {
             of(6)
         );
         assert!(matches!(of(7).state, ReceiverState::Gone { .. }), "{:?}", of(7));
-        assert!((1..size).contains(&of(7).stream_bytes), "{:?}", of(7));
+        // What it told before it was killed: with a small file perhaps of nothing yet.
+        let least = u64::from(full_size());
+        assert!((least..size).contains(&of(7).stream_bytes), "{:?}", of(7));
         assert!(ended.err.contains("space") && ended.err.contains("gone"), "{}", ended.err);
         // Nobody waited for the slow one, nor for the one that is gone.
         assert!(last < of(5).ended_s, "{last:.2} s, the slow one {:.2} s", of(5).ended_s);
