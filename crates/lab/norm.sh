@@ -2,7 +2,7 @@
 # Builds NORM's normCast from Debian's source package into $1. Needs root (for the library), a network, g++.
 # The package lists for sources live in a folder of their own: the system's are left as they are.
 set -eu
-out=$1
+out=$(realpath -m "$1")
 place=$(mktemp -d)
 trap 'rm -rf "$place"' EXIT
 mkdir -p "$(dirname "$out")" "$place/lists" "$place/source"
