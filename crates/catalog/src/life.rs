@@ -39,7 +39,7 @@ coded! {
         Waiting = 9 "waiting",
         /// Set apart, because the fault is the file's own; released by hand or by rule.
         Quarantined = 10 "quarantined",
-        /// Given up by an operator. An end.
+        /// Given up, by an operator or because what it was is gone. An end.
         Cancelled = 11 "cancelled",
         /// Taken in as it lies, nothing to move. An end, until it is queued.
         Adopted = 12 "adopted",

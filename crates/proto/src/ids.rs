@@ -148,7 +148,7 @@ id!(
     PacketNumber(u64)
 );
 id!(
-    /// Version of the stream's key; increases when a member is expelled.
+    /// Version of the stream's key; a session has one.
     Epoch(u8)
 );
 id!(

@@ -12,9 +12,9 @@
 //! The lines, told apart by `type`; times `t` are seconds since the trace was opened:
 //!
 //! - `trace`, the first: `version`, `role`, `unix_s` (the time of t = 0).
-//! - `data`, `manifest`, `poll`, `advert`, `probe`, `feedback`: a datagram. `way` (`out`, `in`), `packet` (its full
-//!   number; of feedback the receiver's counter), `len` (UDP payload, bytes); of symbols `block`, `symbol` (1024 and above:
-//!   repair), `k`; of feedback `receiver`.
+//! - `data`, `manifest`, `poll`, `advert`, `probe`, `feedback`, `presence`: a datagram. `way` (`out`, `in`), `packet` (its full
+//!   number; from a receiver its counter), `len` (UDP payload, bytes); of symbols `block`, `symbol` (1024 and above:
+//!   repair), `k`; of feedback, and of presence that a receiver passes on, `receiver`.
 //! - `sample` (sender): one receiver's answer as the controller gets it, in `RateSample`'s words.
 //! - `rate` (sender): what the controller believes after a sample or a poll, in `RateSummary`'s words.
 //! - `end`, the last: `records` written, `lost` dropped.
