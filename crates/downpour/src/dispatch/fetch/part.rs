@@ -47,11 +47,12 @@ impl Part {
                 break file;
             }
         };
-        // Locked and without an owner it is nobody else's either.
-        fs::write(owner_of(&path), site)?;
-        file.set_len(size)?;
         let journal = Journal::of(&path);
-        Ok(Self { path, file, size, journal })
+        let part = Self { path, file, size, journal };
+        // Locked and without an owner it is nobody else's either.
+        fs::write(owner_of(&part.path), site)?;
+        part.file.set_len(size)?;
+        Ok(part)
     }
 
     /// Others may have it from now on, even if somebody still looks at it.
@@ -103,13 +104,24 @@ impl Part {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
             Err(error) => return Err(error),
         };
-        let is_unwanted = lock(&file, path)? && !is_wanted();
-        if is_unwanted {
-            remove(&owner_of(path))?;
-            Journal::of(path).forget()?;
-            fs::remove_file(path)?;
-        }
-        Ok(is_unwanted)
+        let removed = lock(&file, path).and_then(|is_part| {
+            let is_unwanted = is_part && !is_wanted();
+            if is_unwanted {
+                remove(&owner_of(path))?;
+                Journal::of(path).forget()?;
+                fs::remove_file(path)?;
+            }
+            Ok(is_unwanted)
+        });
+        let _ = file.unlock();
+        removed
+    }
+}
+
+impl Drop for Part {
+    fn drop(&mut self) {
+        // By closing it alone a program that was started meanwhile would hold it until it runs.
+        let _ = self.file.unlock();
     }
 }
 
@@ -296,6 +308,15 @@ mod tests {
         fs::write(part("4"), "x").unwrap();
         sweep(&config);
         assert!(part("4").exists());
+    }
+
+    #[test]
+    fn a_part_is_free_at_once_though_a_program_that_was_just_started_has_it_open() {
+        let folder = tempfile::tempdir().unwrap();
+        let part = Part::open(folder.path().join("x.part"), 5, "a").unwrap();
+        let _of_child = part.file.try_clone().unwrap();
+        drop(part);
+        assert!(Part::open(folder.path().join("x.part"), 5, "a").is_ok());
     }
 
     #[test]
