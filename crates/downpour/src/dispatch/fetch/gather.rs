@@ -511,6 +511,7 @@ mod tests {
     use downpour_transport::identity::Identity;
     use futures_util::{StreamExt as _, stream};
     use std::collections::BTreeSet;
+    use std::io::ErrorKind;
     use std::ops::Range;
     use std::sync::atomic::{AtomicUsize, Ordering};
     use std::sync::{Arc, Mutex};
@@ -586,9 +587,12 @@ mod tests {
             sevens(len)
         })
         .await;
-        assert_eq!((done, seen.sites[0].brought, seen.arrived), (Ok(()), LEN, LEN));
-        assert_eq!(seen.sites[0].pace(), None, "that was too little to tell");
+        assert_eq!((done, seen.arrived), (Ok(()), LEN));
+        // What a connection took over from a slower one may come twice.
+        assert!(seen.sites[0].brought >= LEN);
         let asked = Duration::from_secs(1);
+        let few = SeenOf { brought: LEN, asked, ..SeenOf::default() };
+        assert_eq!(few.pace(), None, "that is too little to tell");
         let more = SeenOf { brought: 10_000_000, asked, ..SeenOf::default() };
         assert_eq!(more.pace(), Some(Rate::from_mbps(80)));
         // The kernel books twice what is set.
@@ -613,37 +617,55 @@ mod tests {
     async fn a_source_has_failed_when_it_brings_nothing_time_and_again() {
         // Something has come before.
         assert_eq!(without(1..5, (1, 1)).await.0, Ok(()));
-        // All connections break at once: that is one failure.
-        assert_eq!(without(0..4, (4, 1)).await.0, Ok(()));
         let (failed, requests) = without(0..usize::MAX, (1, 1)).await;
         assert!(failed.is_err_and(|fault| fault.what == "a: its answer has another length"));
         assert_eq!(requests, 3);
     }
 
     #[tokio::test]
-    async fn a_connection_that_fails_while_another_one_brings_is_made_anew() {
+    async fn connections_that_break_at_once_are_one_failure_of_their_source() {
         let requests = Arc::new(watch::channel(0).0);
-        let (done, _) = gathered((2, 1), move |_, len| {
-            let mut number = 0;
-            requests.send_modify(|n| (number, *n) = (*n, *n + 1));
-            match number {
-                0 => slowly(len, requests.subscribe()),
-                1..4 => sevens(0),
-                _ => sevens(len),
-            }
+        let (done, _) = gathered((4, 1), move |_, len| match number_of_next(&requests) {
+            // They break when each has asked.
+            0..4 => awaiting(&requests, 4, len, (0, Err(ErrorKind::ConnectionReset.into()))),
+            _ => sevens(len),
         })
         .await;
         assert_eq!(done, Ok(()));
     }
 
-    /// The rest of it when the other connection has failed three times.
-    fn slowly(len: usize, mut requests: watch::Receiver<usize>) -> Response<Body> {
-        let some = |len| std::io::Result::Ok(vec![7; len]);
+    #[tokio::test]
+    async fn a_connection_that_fails_while_another_one_brings_is_made_anew() {
+        let requests = Arc::new(watch::channel(0).0);
+        let (done, _) = gathered((2, 1), move |_, len| match number_of_next(&requests) {
+            // The rest of it when the other connection has failed three times.
+            0 => awaiting(&requests, 5, len, (1000, Ok(vec![7; len - 1000]))),
+            1..4 => sevens(0),
+            _ => sevens(len),
+        })
+        .await;
+        assert_eq!(done, Ok(()));
+    }
+
+    fn number_of_next(requests: &watch::Sender<usize>) -> usize {
+        let mut number = 0;
+        requests.send_modify(|n| (number, *n) = (*n, *n + 1));
+        number
+    }
+
+    /// An answer of which so many bytes come at once, and the rest when there were so many requests.
+    fn awaiting(
+        requests: &watch::Sender<usize>,
+        count: usize,
+        len: usize,
+        (first, rest): (usize, std::io::Result<Vec<u8>>),
+    ) -> Response<Body> {
+        let mut requests = requests.subscribe();
         let rest = async move {
-            requests.wait_for(|n| *n > 4).await.unwrap();
-            some(len - 1000)
+            requests.wait_for(|n| *n >= count).await.unwrap();
+            rest
         };
-        let first = stream::once(async move { some(1000) });
+        let first = stream::once(async move { Ok(vec![7; first]) });
         let mut answer = Response::new(Body::from_stream(first.chain(stream::once(rest))));
         answer.headers_mut().insert(CONTENT_LENGTH, len.into());
         answer
