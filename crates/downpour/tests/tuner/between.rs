@@ -9,7 +9,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-const PROBE: &str = "\n[[tuner_source]]\nname = 'probe'\nkind = 'probe'\nprobe_bytes = '2MiB'\n";
+const PROBE: &str =
+    "\n[[tuner_source]]\nname = 'probe'\nkind = 'probe'\nprobe_bytes = '2MiB'\ntimeout = '60s'\n";
 
 fn set_up(root: &Path, name: &str) -> (PathBuf, downpour::site::Card) {
     let folder = root.join(name);
@@ -62,7 +63,7 @@ async fn two_sites_probe_their_path_both_ways() {
         let throughput = combined.measured.throughput.expect("a rate");
         assert!(throughput.origin.contains(by), "{}", throughput.origin);
         let rtt = combined.measured.rtt.expect("a round trip").value;
-        assert!(rtt < Duration::from_secs(5), "{rtt:?}");
+        assert!(rtt < Duration::from_secs(60), "{rtt:?}");
         assert!(combined.measured.loss.is_none(), "a receiver does not know it");
         probed = combined.probed;
     }

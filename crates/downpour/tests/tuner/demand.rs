@@ -68,12 +68,9 @@ fn play(manner: Manner) -> (Vec<Value>, String, Vec<String>) {
     let folder = tempfile::tempdir().unwrap();
     let more = "test = '7s'\ntimeout = '30s'";
     let mut config = config(&archive("pscheduler", "http", server.port, more), folder.path());
-    // Less than a person may write, so that the test ends soon.
-    let timeout = &mut config.tuner_source[0].timeout;
-    match manner {
-        Manner::NeverEnds => *timeout = Span(Duration::from_millis(2500)),
-        Manner::Hesitates(_) => *timeout = Span(Duration::from_secs(5)),
-        _ => {}
+    if matches!(manner, Manner::NeverEnds | Manner::Hesitates(_)) {
+        // Less than a person may write, so that the test ends soon.
+        config.tuner_source[0].timeout = Span(Duration::from_secs(12));
     }
     let told = told(&known(&config));
     let tasks = tasks.lock().unwrap().clone();
@@ -120,8 +117,8 @@ fn a_test_that_never_ends_is_taken_away() {
 
 #[test]
 fn a_test_that_is_taken_on_late_takes_nothing_from_the_one_before() {
-    // All of it ends 6 s after it began, and a task is given up 2 s before its time is over.
-    let (_, told, _) = play(Manner::Hesitates(Duration::from_millis(3500)));
+    // All of it ends 13 s after it began, and a task is given up 2 s before its time of 12 s is over.
+    let (_, told, _) = play(Manner::Hesitates(Duration::from_millis(11_500)));
     assert!(told.starts_with("RTT 34.50 ms, 1.0 h old; "), "{told}");
     assert!(told.contains("the throughput test was not taken on in time"), "{told}");
 }
