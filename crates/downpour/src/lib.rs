@@ -5,6 +5,9 @@ mod output;
 #[cfg(test)]
 #[path = "../../skipped.rs"]
 mod skipped;
+#[cfg(test)]
+#[path = "../tests/site/ports.rs"]
+mod test_ports;
 mod whole;
 
 pub mod api;

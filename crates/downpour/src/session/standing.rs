@@ -247,7 +247,7 @@ mod tests {
 
     fn setup(folder: &Path) -> SendProducts {
         let identity = Arc::new(Identity::generate());
-        let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let port = crate::test_ports::port();
         let hour = SystemTime::now() + Duration::from_secs(3_600);
         let ticket = Ticket {
             addrs: vec![format!("127.0.0.1:{port}")],
