@@ -473,7 +473,7 @@ mod tests {
                     tokio::time::sleep(Duration::from_millis(5)).await;
                 }
             };
-            let seen = timeout(Duration::from_secs(30), seen).await;
+            let seen = timeout(Duration::from_secs(60), seen).await;
             assert!(seen.is_ok(), "never: {what}: {}", line());
         };
         until("the alarm", &|line| line.contains("gone: silent")).await;

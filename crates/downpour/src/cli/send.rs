@@ -650,7 +650,7 @@ mod tests {
             done.send(resolve(&line).map(|plan| plan.payload)).unwrap();
         });
         // Nobody writes there: who opens it waits.
-        let payload = resolved.recv_timeout(Duration::from_secs(20)).expect("it does not wait");
+        let payload = resolved.recv_timeout(Duration::from_secs(60)).expect("it does not wait");
         assert!(matches!(payload, Ok(Payload::Products { .. })), "{payload:?}");
         let missing = resolve(&["--products", "/no/such/list", "--receivers", "1"]).unwrap_err();
         assert_eq!(missing.exit, Exit::CouldNotStart);

@@ -263,7 +263,7 @@ fn listen_for_signals(stopped: Arc<AtomicI32>) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use super::{FOLDER, Stage, lock, remove, remove_left};
+    use super::{FOLDER, Program, Stage, lock, remove, remove_left};
     use std::fs;
     use std::os::unix::fs::PermissionsExt as _;
     use std::path::{Path, PathBuf};
@@ -281,8 +281,11 @@ mod tests {
         stage.start("bad", bad).unwrap();
         let slow = stage.command(["-c", "echo $$ >\"$DOWNPOUR_HOME.pid\"; exec sleep 600"]);
         stage.start("slow", slow).unwrap();
-        while !stage.path("home.pid").exists() {
-            std::thread::sleep(Duration::from_millis(5));
+        let is_told = |pid: &Path| fs::read_to_string(pid).is_ok_and(|pid| pid.ends_with('\n'));
+        let have_ended =
+            |quick: &mut [Program]| quick.iter_mut().all(|one| one.look().unwrap().is_some());
+        while !(is_told(&stage.path("home.pid")) && have_ended(&mut stage.running[..2])) {
+            thread::sleep(Duration::from_millis(5));
         }
         let failed = stage.wait_for_all(Duration::from_millis(300)).unwrap();
         assert_eq!(failed.len(), 2, "{failed:?}");

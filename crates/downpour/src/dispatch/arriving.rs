@@ -428,7 +428,7 @@ mod tests {
         // Each is waiting for its turn, or has it.
         tokio::task::yield_now().await;
         let read = daemon.site.read(|reader| reader.sites());
-        let is_read = tokio::time::timeout(Duration::from_secs(30), read).await;
+        let is_read = tokio::time::timeout(Duration::from_secs(60), read).await;
         drop(space);
         for judged in offers.join_all().await {
             judged.unwrap();

@@ -507,8 +507,10 @@ mod tests {
             }
         };
         tokio::select! {
+            // It heeds reloads before there is one.
+            biased;
             fault = book.renew() => panic!("{fault}"),
-            done = tokio::time::timeout(Duration::from_secs(30), shorter) => done.unwrap(),
+            done = tokio::time::timeout(Duration::from_secs(60), shorter) => done.unwrap(),
         }
         daemon.end(Duration::ZERO).await;
     }

@@ -136,7 +136,9 @@ mod tests {
     /// A site with a link to one that is there and says nothing; the test has the only dispatcher.
     async fn begun(folder: &Path, silent: &TcpListener) -> (Arc<Site>, Arc<Dispatch>) {
         let (key, address) = ("A".repeat(43), silent.local_addr().unwrap());
-        let other = format!("[[remote]]\nname = 'b'\nkey = '{key}'\naddress = '{address}'\n");
+        let other = format!(
+            "[[remote]]\nname = 'b'\nkey = '{key}'\naddress = '{address}'\nconnect = '1h'\n"
+        );
         let site = Daemon::ended(folder, "a", &format!("[transfer]\nlease = '1h'\n{other}")).await;
         let dispatch = Arc::new(Dispatch::new(&site, &Arc::default()));
         (site, dispatch)

@@ -498,7 +498,8 @@ mod tests {
         let again = HashSet::from([elsewhere]);
         assert_ne!(room.lane(at, &again).unwrap().name(), "lane-3", "it is in use");
         // When its batch has ended what nobody asks for goes, in its own lane, too.
-        drop((offered, lock));
+        lock.unlock().unwrap();
+        drop(offered);
         let parts = HashSet::from([kept.clone()]);
         let mut space = room.space(at, &parts);
         space.free = 0;

@@ -473,6 +473,9 @@ mod tests {
     #[tokio::test]
     async fn one_that_is_cut_off_has_ended() {
         let folder = tempfile::tempdir().unwrap();
+        let inbox = folder.path().join("inbox");
+        std::fs::create_dir(&inbox).unwrap();
+        std::fs::write(inbox.join("x"), "").unwrap();
         let daemon = started(folder.path(), "").await;
         let ((_wish, stop), service) = (Stop::new(), Arc::new(Scrub::default()));
         // It does not get beyond this line.
@@ -484,7 +487,7 @@ mod tests {
         until("its line is held", || service.line.try_lock().is_err()).await;
         service.ask();
         let run = tokio::spawn(service.clone().run(daemon.site.clone(), stop));
-        until("it runs", || service.runs().begun == 1).await;
+        until("it is at work", || service.files.load(Ordering::Relaxed) > 0).await;
         assert_eq!(service.runs().ended, 0);
         run.abort();
         assert!(run.await.unwrap_err().is_cancelled());
@@ -492,7 +495,7 @@ mod tests {
         // Its thread is not through: none begins beside it.
         let (again, site, (_wish, stop)) = (service.clone(), daemon.site.clone(), Stop::new());
         let beside = tokio::task::spawn_blocking(move || again.once(&site, stop));
-        let beside = tokio::time::timeout(Duration::from_secs(30), beside).await;
+        let beside = tokio::time::timeout(Duration::from_secs(60), beside).await;
         assert_eq!(beside.expect("it is refused").unwrap(), Err(HANGS.to_owned()));
         drop(release);
         holds.join().unwrap();

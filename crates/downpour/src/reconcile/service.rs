@@ -569,7 +569,7 @@ pub(super) mod tests {
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
         };
-        let seen = tokio::time::timeout(Duration::from_secs(30), seen).await;
+        let seen = tokio::time::timeout(Duration::from_secs(60), seen).await;
         assert!(seen.is_ok(), "never: {what}");
     }
 
@@ -612,7 +612,7 @@ pub(super) mod tests {
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
         };
-        tokio::time::timeout(Duration::from_secs(30), fails).await.expect("nobody is there");
+        tokio::time::timeout(Duration::from_secs(60), fails).await.expect("nobody is there");
         wish.send_replace(Wish::Stop);
         run.await.unwrap().unwrap();
         let last = service.last().clone();

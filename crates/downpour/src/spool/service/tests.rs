@@ -55,6 +55,16 @@ async fn answered(service: &SpoolService) -> usize {
     service.quarantines(&asks).await.iter().flatten().count()
 }
 
+/// Waits until so many spools answer: one that has just begun may not do so in time.
+async fn answer(service: &SpoolService, count: usize) {
+    let answers = async {
+        while answered(service).await != count {
+            sleep(Duration::from_millis(1)).await;
+        }
+    };
+    timeout(Duration::from_secs(60), answers).await.expect("answers");
+}
+
 #[tokio::test]
 async fn a_spool_that_gives_no_answer_keeps_nobody_waiting() {
     let (service, released) = service(vec![("/b", vec![("x", 1)])]);
@@ -296,7 +306,7 @@ async fn commands_alone_stand_still_while_it_cannot_be_read_which_are_open() {
     let stands_still = || service.status().line.contains("arrivals.json");
     until(&stands_still).await;
     // It waits where it is.
-    assert_eq!(answered(&service).await, 1);
+    answer(&service, 1).await;
     assert!(service.status().line.contains("or move it away"), "{}", service.status().line);
     fs::remove_dir(&place).unwrap();
     until(&|| !stands_still()).await;
@@ -360,14 +370,6 @@ async fn a_thread_that_hangs_holds_its_own_place_alone() {
     let _ = fs::remove_file(&pipe);
     mknodat(CWD, &pipe, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
     let run = || tokio::spawn(service.clone().run(daemon.site.clone(), stop.clone()));
-    let answer = async |count| {
-        let answers = async {
-            while answered(&service).await != count {
-                sleep(Duration::from_millis(1)).await;
-            }
-        };
-        timeout(Duration::from_secs(60), answers).await.expect("answers");
-    };
     let until = async |is: &dyn Fn() -> bool| {
         let waits = async {
             while !is() {
@@ -378,25 +380,28 @@ async fn a_thread_that_hangs_holds_its_own_place_alone() {
     };
     let stopped = lock(&service.stopped).clone();
     let first = run();
-    answer(1).await;
+    answer(&service, 1).await;
     add("two");
     assert!(daemon.reload().await);
-    answer(2).await;
+    answer(&service, 2).await;
     first.abort();
     let _ = first.await;
     assert!(!stopped.load(Ordering::Relaxed), "a copy goes on");
     // Somebody is still at work in one of them.
     until(&|| lock(&service.at_work).insert(one.clone())).await;
     let second = run();
-    answer(1).await;
+    answer(&service, 1).await;
     until(&|| !lock(&service.spools)[0].trouble.is_empty()).await;
-    assert_eq!(answered(&service).await, 1);
+    answer(&service, 1).await;
     lock(&service.at_work).remove(&one);
-    answer(2).await;
+    answer(&service, 2).await;
     wish.send_replace(Wish::Stop);
     until(&|| stopped.load(Ordering::Relaxed)).await;
     second.abort();
     let _ = second.await;
     assert!(stopped.load(Ordering::Relaxed), "a copy breaks off");
-    fs::write(&pipe, "").unwrap();
+    // Who stands at it goes on, and who comes later finds none.
+    let end = fs::File::options().read(true).write(true).open(&pipe).unwrap();
+    fs::remove_file(&pipe).unwrap();
+    drop(end);
 }
