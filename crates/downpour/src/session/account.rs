@@ -44,13 +44,6 @@ impl Ledger {
         }
     }
 
-    /// What a receiver has taken from the stream by its own feedback, as far as that can be told without a receipt: no more
-    /// than the blocks that it says it holds, which may have come otherwise, nor than the datagrams that reached it.
-    fn told_bytes(&self, stats: &MemberStats) -> u64 {
-        let by_stream = stats.received.saturating_mul(u64::from(self.geometry.symbol_len));
-        self.source.bytes_of(stats.data_held).min(by_stream)
-    }
-
     pub(super) fn snapshot<'a>(
         &self,
         phase: Phase,
@@ -84,6 +77,12 @@ impl Ledger {
             receivers: receivers.collect(),
         }
     }
+}
+
+/// What a receiver has taken from the stream by its own feedback, as far as that can be told without a receipt: no more
+/// than the bytes of blocks that it says it holds, which may have come otherwise, nor than the datagrams that reached it.
+fn by_stream(held: u64, datagrams: u64, symbol_len: u16) -> u64 {
+    held.min(datagrams.saturating_mul(u64::from(symbol_len)))
 }
 
 /// What a receiver has: what it told of last, which only those do that follow the stream, and what it was given since.
@@ -141,7 +140,10 @@ pub(super) fn report(
         .iter()
         .map(|(id, member)| {
             let stats = sent.members.get(id);
-            let told = stats.map_or(0, |s| ledger.told_bytes(s));
+            let told = stats.map_or(0, |s| {
+                let held = ledger.source.bytes_of(s.data_held);
+                by_stream(held, s.received, ledger.geometry.symbol_len)
+            });
             receiver_report((member, products), (stats, told), started)
         })
         .collect();
@@ -456,7 +458,7 @@ pub(super) fn receiver_snapshot(
 
 #[cfg(test)]
 mod tests {
-    use super::{Receipt, ReceiverReport, done, late, needed};
+    use super::{Receipt, ReceiverReport, by_stream, done, late, needed};
     use crate::report::ReceiverState;
     use crate::report::tests::receiver;
     use crate::session::roster::tests::last_receipt;
@@ -466,6 +468,13 @@ mod tests {
     fn who_pulls_has_what_it_was_given_and_no_more_than_there_is() {
         assert_eq!((done(0, 7, None), done(3, 7, Some(20))), (7, 10));
         assert_eq!(done(3, 7, Some(9)), 9, "what was asked for twice");
+    }
+
+    #[test]
+    fn without_a_receipt_what_came_by_stream_is_no_more_than_is_held_nor_than_came() {
+        assert_eq!(by_stream(0, 9, 1448), 0, "no block is whole yet");
+        assert_eq!(by_stream(1 << 20, 9, 1448), 9 * 1448, "the rest came otherwise");
+        assert_eq!(by_stream(1_000, 9, 1448), 1_000, "repair is not data");
     }
 
     // docs/protocol.md#PROD-1
