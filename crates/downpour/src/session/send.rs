@@ -39,8 +39,9 @@ const PRODUCTS_TICK: Duration = Duration::from_millis(100);
 /// The same while somebody waits for a probe (`docs/protocol.md#CTL-2`).
 const PROBE_TICK: Duration = Duration::from_millis(25);
 
-/// What a receiver that is still being answered gets to finish with, at the end.
-const CLOSING_TIME: Duration = Duration::from_millis(300);
+/// What a receiver that is still being answered gets to finish with, at the end; and the last word on its way, where the machine
+/// is busy. When all connections have ended nobody waits for the rest of it.
+const CLOSING_TIME: Duration = Duration::from_secs(2);
 
 /// What the thread that offers gets to end with, and the driver; what they read may hold them up for ever.
 const OFFERING_TIME: Duration = Duration::from_secs(1);
