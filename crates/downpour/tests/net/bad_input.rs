@@ -118,13 +118,13 @@ fn a_ticket_that_has_expired_or_nobody_behind_it_is_told_apart() {
     let file = file.to_str().unwrap();
     let nobody = address();
     let make = ["ticket", "new", "--address", &nobody, "--out", file, "--expires"];
-    assert!(scratch.run(None, "it", &[&make[..], &["500ms"]].concat()).status.success());
+    scratch.run(None, "it", &[&make[..], &["500ms"]].concat()).expect(0);
     std::thread::sleep(std::time::Duration::from_millis(1600));
     let old = format!("@{file}");
     let ended = scratch.start(None, "it", &["receive", &old, "--discard"]).wait();
     expect(&ended, 3, &["expired"]);
 
-    assert!(scratch.run(None, "it", &[&make[..], &["1h"]].concat()).status.success());
+    scratch.run(None, "it", &[&make[..], &["1h"]].concat()).expect(0);
     let arguments = ["receive", &old, "--discard", "--join-timeout", "1s"];
     let ended = scratch.start(None, "it", &arguments).wait();
     expect(&ended, 3, &[&nobody]);

@@ -5,9 +5,10 @@ use crate::program::{HANG, Running, Scratch};
 use crate::sessions::{OneFile, address, receiver, sender};
 use crate::skipped::{not_here, skipped};
 use downpour::report::{ReceiverState, Report};
-use rustix::fs::{CWD, FileType, Mode, mknodat};
+use rustix::fs::{CWD, FileType, Mode, OFlags, mknodat};
 use std::fs::{self, File};
 use std::io::{Read as _, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -26,20 +27,25 @@ pub(crate) fn fifo(path: &Path) {
     mknodat(CWD, path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
 }
 
+/// Both ends of one, so that nobody waits to open it; nor does a read wait.
+fn open_fifo(path: &Path) -> File {
+    fifo(path);
+    let flags = OFlags::NONBLOCK.bits() as i32;
+    File::options().read(true).write(true).custom_flags(flags).open(path).unwrap()
+}
+
 /// The receiver's thread is in a write to a pipe that nobody reads, and stays there.
 #[test]
 fn a_receiver_that_its_output_holds_up_lets_the_others_go_on_and_is_ended_by_signals() {
     let session = OneFile::new(3_000_000);
     let out = session.scratch.path("r0.out");
-    fifo(&out);
-    // Holds both ends, so that neither waits to be opened.
-    let mut pipe = File::options().read(true).write(true).open(&out).unwrap();
+    let mut pipe = open_fifo(&out);
     let mut held = session.receiver(0, &["--out", "-"]);
     fs::remove_file(&out).unwrap();
     let other = session.receiver(1, &[]);
     let sender = session.sender(&["--receivers", "2", "--rate", "200mbit"]);
     // What comes at once is more than a pipe takes.
-    pipe.read_exact(&mut [0]).unwrap();
+    held.until(|_| pipe.read_exact(&mut [0]).ok());
     held.interrupt();
     let sent = sender.wait();
     sent.expect(1);
@@ -255,8 +261,8 @@ fn a_receiver_into_a_folder_that_another_one_has_leaves_that_one_alone() {
     let words = ["receive", &ticket, "--name", "r0", "--out", out.to_str().unwrap()];
     for more in [&[][..], &["--stay"]] {
         let second = session.scratch.run(None, "r0", &[&words, more].concat());
-        let said = String::from_utf8_lossy(&second.stderr);
-        assert_eq!(second.status.code(), Some(3), "{said}");
+        second.expect(3);
+        let said = second.err;
         assert!(said.contains("another receiver is running into "), "{said}");
         assert!(said.contains("wait for it") && !said.contains("your rights"), "{said}");
     }
@@ -331,13 +337,11 @@ fn who_stays_and_fails_takes_part_once_in_a_session_that_goes_on() {
 fn who_stays_ends_when_its_output_can_take_nothing_more() {
     let session = OneFile::new(3_000_000);
     let out = session.scratch.path("r0.out");
-    fifo(&out);
-    // Holds both ends, so that neither waits to be opened.
-    let mut pipe = File::options().read(true).write(true).open(&out).unwrap();
-    let stays = stay_with(&session.scratch, "r0", &["--out", "-"]);
+    let mut pipe = open_fifo(&out);
+    let mut stays = stay_with(&session.scratch, "r0", &["--out", "-"]);
     fs::remove_file(&out).unwrap();
     let sender = session.sender(&["--receivers", "1", "--rate", "200mbit"]);
-    pipe.read_exact(&mut [0]).unwrap();
+    stays.until(|_| pipe.read_exact(&mut [0]).ok());
     drop(pipe);
     let ended = stays.wait();
     ended.expect(1);

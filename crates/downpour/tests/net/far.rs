@@ -115,7 +115,7 @@ fn senders_of_two_sites_are_told_of_each_other_by_their_receivers() {
         let address = format!("{}:28800", site.ipv4);
         let home = format!("{}-sender", site.namespace);
         let make = ["ticket", "new", "--address", &address, "--out", ticket.to_str().unwrap()];
-        assert!(scratch.run(Some(site), &home, &make).status.success());
+        scratch.run(Some(site), &home, &make).expect(0);
         let ticket_at = format!("@{}", ticket.display());
         let words = ["receive", &ticket_at, "--out", out.to_str().unwrap()];
         let receiver = scratch.start(Some(at), &format!("{}-receiver", site.namespace), &words);

@@ -453,12 +453,15 @@ fn feed_that_ends_with(message: &[u8]) -> (Ended, Option<serde_json::Value>) {
     let group = format!("239.192.9.10:{}", address.port());
     let [log, report] = ["log", "report"].map(|name| scratch.path(name));
     #[rustfmt::skip]
-    let receiver = scratch.start(None, "r0", &[
+    let mut receiver = scratch.start(None, "r0", &[
         "receive", "--profile", "fmtp", "--group", &group, "--interface", "lo", "--discard",
         "--sender", &address.to_string(), "--product-log", log.to_str().unwrap(),
         "--report", report.to_str().unwrap(),
     ]);
-    sender.accept().unwrap().0.write_all(message).unwrap();
+    sender.set_nonblocking(true).unwrap();
+    let (mut connection, _) = receiver.until(|_| sender.accept().ok());
+    connection.write_all(message).unwrap();
+    drop(connection);
     let ended = receiver.wait();
     let report = fs::read(report).ok().map(|report| serde_json::from_slice(&report).unwrap());
     (ended, report)

@@ -8,7 +8,7 @@ use downpour::report::Report;
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// How long anything may take before a test fails instead of hanging. Not a measure of speed.
@@ -66,18 +66,16 @@ impl Scratch {
         Running { name: name.to_owned(), child, out, err }
     }
 
-    /// Runs it to its end.
-    pub(crate) fn run(&self, host: Option<&Host>, name: &str, arguments: &[&str]) -> Output {
-        self.program(host, name, arguments).output().expect("the program runs")
+    /// Runs it to its end. Another one may run meanwhile that has the same name: what that prints is apart.
+    pub(crate) fn run(&self, host: Option<&Host>, name: &str, arguments: &[&str]) -> Ended {
+        self.start_command(&format!("{name}.run"), self.program(host, name, arguments)).wait()
     }
 
     /// Makes a ticket for a sender at `address`; gives the file.
     pub(crate) fn ticket(&self, address: &str) -> PathBuf {
         let path = self.path("ticket");
         let file = path.to_str().unwrap();
-        let made =
-            self.run(None, "sender", &["ticket", "new", "--address", address, "--out", file]);
-        assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+        self.run(None, "sender", &["ticket", "new", "--address", address, "--out", file]).expect(0);
         path
     }
 
@@ -202,10 +200,12 @@ impl Running {
     pub(crate) fn until<T>(&mut self, mut what: impl FnMut(&Self) -> Option<T>) -> T {
         let end = Instant::now() + HANG;
         loop {
+            // First: it may do what is waited for as the last thing before its end.
+            let is_over = self.is_over();
             if let Some(found) = what(self) {
                 return found;
             }
-            assert!(!self.is_over(), "{} ended:\n{}{}", self.name, self.out(), self.err());
+            assert!(!is_over, "{} ended:\n{}{}", self.name, self.out(), self.err());
             assert!(Instant::now() < end, "{} hangs:\n{}", self.name, self.err());
             std::thread::sleep(Duration::from_millis(5));
         }

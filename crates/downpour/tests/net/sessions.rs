@@ -293,14 +293,13 @@ fn a_pipe_comes_out_of_a_pipe_in_order() {
     let arguments = ["send", "-", "--interface", "lo", "--listen", &address, "--ticket", file];
     let rule = ["--receivers", "1", "--rate", "100mbit"];
     let mut command = scratch.program(None, "sender", &[&arguments[..], &rule].concat());
-    let mut child =
-        command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
-    let mut stdin = child.stdin.take().unwrap();
+    let (input, mut writer) = std::io::pipe().unwrap();
+    command.stdin(input);
+    let sender = scratch.start_command("sender", command);
     let data = fs::read(scratch.path("data")).unwrap();
-    stdin.write_all(&data).unwrap();
-    drop(stdin);
-    let ended = child.wait_with_output().unwrap();
-    assert!(ended.status.success(), "{}", String::from_utf8_lossy(&ended.stderr));
+    writer.write_all(&data).unwrap();
+    drop(writer);
+    sender.wait().expect(0);
     receiver.wait().expect(0);
     assert!(fs::read(scratch.path("r0.out")).unwrap() == data);
 }
