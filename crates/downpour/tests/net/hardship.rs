@@ -26,13 +26,10 @@ fn setting(test: &str, receivers: usize) -> Option<(Network, Scratch)> {
     Some((network, scratch))
 }
 
-/// Waits until a receiver has so many bytes, as its interface counts.
-fn until_received(running: &mut Running, network: &Network, receiver: usize, enough: u64) {
-    let start = network.receivers[receiver].counters();
-    running.until(|_| {
-        let received = network.receivers[receiver].counters().since(start).rx_bytes;
-        (received >= enough).then_some(())
-    });
+/// For so many receivers. The small file goes at a rate at which what is done in the middle of it leaves seconds of it.
+fn rule<'a>(receivers: &'a str, rate: &'a str) -> Vec<&'a str> {
+    let all = ["--receivers", receivers, "--rate", rate];
+    all[..if full_size() { 2 } else { 4 }].to_vec()
 }
 
 fn same(scratch: &Scratch, receiver: usize) {
@@ -43,13 +40,15 @@ fn same(scratch: &Scratch, receiver: usize) {
 #[test]
 fn a_killed_receiver_resumes_and_gets_little_twice() {
     let test = "a_killed_receiver_resumes_and_gets_little_twice";
-    for share in [0.05, 0.5, 0.95] {
+    // Of the small file so little that nothing could be lost of it, or so much that it may be there before the kill, shows nothing.
+    let shares = if full_size() { &[0.05, 0.5, 0.95][..] } else { &[0.5, 0.7] };
+    for &share in shares {
         let Some((network, scratch)) = setting(test, 2) else { return };
         let session = Session::new(&network, &scratch);
         let mut receivers = vec![session.receiver(0, &[]), session.receiver(1, &[])];
-        let sender = session.sender(&[&scratch.path("file")], &["--receivers", "2"]);
         let before = [0, 1].map(|index: usize| network.receivers[index].counters());
-        until_received(&mut receivers[1], &network, 1, (size() as f64 * share) as u64);
+        let sender = session.sender(&[&scratch.path("file")], &rule("2", "32mbit"));
+        receivers[1].until_written((size() as f64 * share) as u64);
         receivers[1].kill();
         receivers[1] = session.receiver(1, &[]);
         sender.wait().expect(0);
@@ -67,8 +66,8 @@ fn a_killed_receiver_resumes_and_gets_little_twice() {
         let report = scratch.report("sender");
         let its = report.receivers.iter().find(|r| r.name == "r1").unwrap();
         let kept = its.kept_bytes as f64 / size() as f64;
-        // Of what came, headers and repair are no data, and blocks under way when it died are lost.
-        assert!(kept > share / 1.08 - OPEN_BYTES / size() as f64, "killed at {share}: {its:?}");
+        // Groups of which a block was under way when it died are lost.
+        assert!(kept > share - OPEN_BYTES / size() as f64, "killed at {share}: {its:?}");
         assert!(again < again_max(), "killed at {share}: {again} {its:?}");
     }
 }
@@ -82,11 +81,12 @@ fn a_killed_sender_is_started_again_and_goes_on() {
         let session = Session::new(&network, &scratch);
         let before = network.receivers[0].counters();
         let mut receivers = vec![session.receiver(0, &[]), session.receiver(1, &[])];
-        let mut sender = session.sender(&[&scratch.path("file")], &["--receivers", "2"]);
+        let rule = rule("2", "48mbit");
+        let mut sender = session.sender(&[&scratch.path("file")], &rule);
         if killed {
-            until_received(&mut receivers[0], &network, 0, size() / 2);
+            receivers[0].until_written(size() / 2);
             sender.kill();
-            sender = session.sender(&[&scratch.path("file")], &["--receivers", "2"]);
+            sender = session.sender(&[&scratch.path("file")], &rule);
         }
         sender.wait().expect(0);
         for receiver in receivers {
@@ -106,8 +106,8 @@ fn a_receiver_whose_address_changes_comes_back() {
     let Some((network, scratch)) = setting(test, 1) else { return };
     let session = Session::new(&network, &scratch);
     let mut receiver = session.receiver(0, &[]);
-    let sender = session.sender(&[&scratch.path("file")], &["--receivers", "1"]);
-    until_received(&mut receiver, &network, 0, size() / 2);
+    let sender = session.sender(&[&scratch.path("file")], &rule("1", "48mbit"));
+    receiver.until_written(size() / 2);
     network.receivers[0].change_address("10.77.200.200");
     sender.wait().expect(0);
     receiver.wait().expect(0);
@@ -124,7 +124,7 @@ fn a_receiver_whose_connections_die_in_silence_comes_back() {
     let mut receiver = session.receiver(0, &[]);
     let rate = format!("{}kbit", size() * 8 / 1000 / 24);
     let sender = session.sender(&[&scratch.path("file")], &["--receivers", "1", "--rate", &rate]);
-    until_received(&mut receiver, &network, 0, size() / 7);
+    receiver.until_written(size() / 9);
     network.receivers[0].forget_connections();
     sender.wait().expect(0);
     receiver.wait().expect(0);
@@ -212,9 +212,10 @@ fn a_late_receiver_completes() {
         let Some((network, scratch)) = setting("a_late_receiver_completes", 3) else { return };
         let session = Session::new(&network, &scratch);
         let mut receivers = vec![session.receiver(0, &[]), session.receiver(1, &[])];
-        let sender = session.sender(&[&scratch.path("file")], &["--receivers", "2"]);
+        let sender = session.sender(&[&scratch.path("file")], &rule("2", "40mbit"));
         if late {
-            until_received(&mut receivers[0], &network, 0, size() / 2);
+            // More than is asked for below has gone by then.
+            receivers[0].until_written(size() / if full_size() { 2 } else { 4 });
             receivers.push(session.receiver(2, &[]));
         }
         sender.wait().expect(0);
@@ -248,8 +249,8 @@ fn a_late_receiver_to_whom_only_short_datagrams_come_pulls() {
     network.receivers[1].lose_long_datagrams();
     let session = Session::new(&network, &scratch);
     let mut first = session.receiver(0, &[]);
-    let sender = session.sender(&[&scratch.path("file")], &["--receivers", "1"]);
-    until_received(&mut first, &network, 0, size() / 4);
+    let sender = session.sender(&[&scratch.path("file")], &rule("1", "50mbit"));
+    first.until_written(size() / 8);
     let late = session.receiver(1, &[]);
     sender.wait().expect(0);
     first.wait().expect(0);
@@ -267,9 +268,9 @@ fn who_gets_only_short_datagrams_from_then_on_pulls_and_says_so() {
     let Some((network, scratch)) = setting(test, 1) else { return };
     let session = Session::new(&network, &scratch);
     let mut receiver = session.receiver(0, &[]);
-    let rate = ["--receivers", "1", "--rate", "40mbit"];
+    let rate = ["--receivers", "1", "--rate", "32mbit"];
     let sender = session.sender(&[&scratch.path("file")], &rate);
-    until_received(&mut receiver, &network, 0, size() / 4);
+    receiver.until_written(size() / 8);
     network.receivers[0].lose_long_datagrams();
     sender.wait().expect(0);
     receiver.wait().expect(0);
@@ -306,14 +307,15 @@ fn receivers_whose_answers_a_firewall_at_the_sender_drops_pull_and_it_says_so() 
 /// One run with five healthy receivers; with trouble also a full disk, a slow link, and one killed for good.
 fn five_and_trouble(trouble: bool) -> Option<f64> {
     let test = "trouble_at_three_does_not_hurt_five";
+    // So slow that this is seen also where so many programs do not take much of the others' rate; the smaller file takes 17 s then.
+    let slow = if full_size() { "10mbit" } else { "5mbit" };
     let spec = Spec {
         receivers: 8,
         rate: Some("100mbit".to_owned()),
-        slow: Some((5, "10mbit".to_owned())),
+        slow: Some((5, slow.to_owned())),
         snooping: true,
         ..Spec::default()
     };
-    // The slow link carries the smaller one in less time than a receiver that was killed may take to come back.
     let size = if full_size() { size() } else { 10 << 20 };
     let network = Network::build_or_skip(test, &spec)?;
     let scratch = Scratch::new();
@@ -327,7 +329,7 @@ fn five_and_trouble(trouble: bool) -> Option<f64> {
     }
     let sender = session.sender(&[&scratch.path("file")], &["--receivers", &n.to_string()]);
     if trouble {
-        until_received(&mut receivers[7], &network, 7, size / 2);
+        receivers[7].until_written(size / 8);
         receivers[7].kill();
     }
     let ended = sender.wait();
@@ -341,7 +343,8 @@ fn five_and_trouble(trouble: bool) -> Option<f64> {
     let report = scratch.report("sender");
     let of =
         |index: usize| report.receivers.iter().find(|r| r.name == format!("r{index}")).unwrap();
-    (0..5).for_each(|index| assert_eq!(of(index).state, ReceiverState::Complete));
+    // Also one that stood still for a while, and pulled: that it is not hurt is asked for below.
+    (0..5).for_each(|index| assert!(of(index).state.is_complete(), "{:?}", of(index)));
     let last = (0..5).map(|index| of(index).ended_s).fold(0.0, f64::max);
     if trouble {
         assert!(matches!(of(5).state, ReceiverState::Pulled { .. }), "{:?}", of(5));
@@ -351,9 +354,8 @@ fn five_and_trouble(trouble: bool) -> Option<f64> {
             of(6)
         );
         assert!(matches!(of(7).state, ReceiverState::Gone { .. }), "{:?}", of(7));
-        // What it told before it was killed: with a small file perhaps of nothing yet.
-        let least = u64::from(full_size());
-        assert!((least..size).contains(&of(7).stream_bytes), "{:?}", of(7));
+        // What it told before it was killed: perhaps of nothing yet.
+        assert!(of(7).stream_bytes < size, "{:?}", of(7));
         assert!(ended.err.contains("space") && ended.err.contains("gone"), "{}", ended.err);
         // Nobody waited for the slow one, nor for the one that is gone.
         assert!(last < of(5).ended_s, "{last:.2} s, the slow one {:.2} s", of(5).ended_s);

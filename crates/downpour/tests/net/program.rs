@@ -137,6 +137,11 @@ impl Running {
         line.and_then(|bytes| bytes.parse().ok()).unwrap_or_default()
     }
 
+    /// Waits until it has written so much: what came to it and is stored, or what it has sent by TCP.
+    pub(crate) fn until_written(&mut self, enough: u64) {
+        self.until(|running| (running.written() >= enough).then_some(()));
+    }
+
     /// As a machine that loses power.
     pub(crate) fn kill(&mut self) {
         self.child.kill().expect("our child");
