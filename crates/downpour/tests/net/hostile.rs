@@ -1,7 +1,7 @@
 //! Sessions among strangers and traitors: everything arrives, memory stays bounded, and the report says what
 //! was dropped and why.
 
-use crate::hostile_hands::{FLOOD, TRAITOR, play};
+use crate::hostile_hands::{FLOOD, LISTENING, TRAITOR, play};
 use crate::lossy::Session;
 use crate::network::{Network, Spec};
 use crate::payload;
@@ -23,9 +23,10 @@ fn setting(test: &str, size: u64) -> Option<(Network, Scratch)> {
     Some((network, scratch))
 }
 
-fn send(session: &Session, receivers: &str) -> Running {
+/// At a rate that leaves strangers and traitors their time.
+fn send(session: &Session, receivers: &str, rate: &str) -> Running {
     let file = session.scratch.path("file");
-    session.sender(&[&file], &["--receivers", receivers, "--group", GROUP])
+    session.sender(&[&file], &["--receivers", receivers, "--group", GROUP, "--rate", rate])
 }
 
 fn same(scratch: &Scratch, receiver: &str) {
@@ -36,17 +37,20 @@ fn same(scratch: &Scratch, receiver: &str) {
 /// One run, with or without a flood: how sender and first receiver ended, and both reports.
 fn run(network: &Network, flood: bool) -> ((Ended, Ended), (Report, Report)) {
     let scratch = Scratch::new();
-    payload::file(&scratch.path("file"), 16 << 20);
+    payload::file(&scratch.path("file"), 8 << 20);
     let session = Session::new(network, &scratch);
     let stranger = flood.then(|| {
         let arguments = [FLOOD, GROUP, &network.sender.ipv4];
-        scratch.start_command("stranger", play(&network.receivers[2], &arguments))
+        let stranger = play(&network.receivers[2], &arguments);
+        let mut stranger = scratch.start_command("stranger", stranger);
+        stranger.until(|s| s.out().contains(LISTENING).then_some(()));
+        stranger
     });
     let receivers = [0, 1].map(|index| session.receiver(index, &[]));
     // Each is watched from the start: the memory of a program that is over cannot be read.
     let receivers = receivers.map(|receiver| thread::spawn(move || receiver.wait()));
     let before = network.receivers[2].counters();
-    let sender = send(&session, "2").wait();
+    let sender = send(&session, "2", "20mbit").wait();
     let flooded = network.receivers[2].counters().since(before);
     sender.expect(0);
     let [first, second] = receivers.map(|receiver| receiver.join().unwrap());
@@ -98,13 +102,14 @@ fn a_flood_of_false_packets_is_dropped_counted_and_costs_no_memory() {
 #[test]
 fn a_member_that_forges_symbols_is_found_out_and_nothing_false_is_kept() {
     let test = "a_member_that_forges_symbols_is_found_out_and_nothing_false_is_kept";
-    let Some((network, scratch)) = setting(test, 16 << 20) else { return };
+    let Some((network, scratch)) = setting(test, 8 << 20) else { return };
     let session = Session::new(&network, &scratch);
     let receivers = [0, 1].map(|index| session.receiver(index, &[]));
     let ticket = scratch.path("ticket");
     let arguments = [TRAITOR, ticket.to_str().unwrap()];
     let mut traitor = scratch.start_command("traitor", play(&network.receivers[2], &arguments));
-    let sender = send(&session, "3");
+    // The traitor spoils the block after the one that it hears, which is a second away.
+    let sender = send(&session, "3", "12mbit");
     let ended = receivers.map(Running::wait);
     traitor.kill();
     // The traitor has no receipt to give.

@@ -30,6 +30,8 @@ use std::time::{Duration, Instant};
 
 /// Role: group, sender's address.
 pub(crate) const FLOOD: &str = "flood";
+/// What the stranger prints when it hears the group.
+pub(crate) const LISTENING: &str = "listening";
 /// Role: file of the ticket.
 pub(crate) const TRAITOR: &str = "traitor";
 
@@ -89,6 +91,7 @@ fn heard(ears: &MulticastReceiver, batch: &mut RecvBatch) -> Vec<Vec<u8>> {
 fn flood(group: SocketAddr, sender: String) {
     let group = Group::new(group, None).unwrap();
     let (ears, mouth, mut batch) = (ears(&group), mouth(&group), RecvBatch::new());
+    println!("{LISTENING}");
     let feedback = UdpSocket::bind("0.0.0.0:0").unwrap();
     let (mut genuine, mut stream) = (Vec::new(), None);
     // Our own would come back as well: first only listen. Polls tell whose stream it is.
