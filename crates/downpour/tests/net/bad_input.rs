@@ -210,7 +210,9 @@ fn a_file_that_changes_while_it_is_sent_fails_alone_and_is_named() {
         let address = address();
         let ticket = scratch.ticket(&address);
         let mut receiver = receiver(&scratch, 0, &ticket, &[]);
-        let rule = ["--receivers", "1", "--rate", "60mbit"];
+        // Where all is sent in any case there is no need to be slow.
+        let rate = if may_arrive { "60mbit" } else { "20mbit" };
+        let rule = ["--receivers", "1", "--rate", rate];
         let sender = sender(&scratch, &address, &ticket, &[&tree], &rule);
         // Its first bytes are here, its last ones have not been read.
         let parts = out.join(".downpour/parts");
@@ -450,7 +452,7 @@ fn joined_at(address: &str, network: &Network, more: &[&str]) -> Report {
     receiver.wait().expect(0);
     assert!(fs::read(&file).unwrap() == fs::read(out.join("file")).unwrap());
     let report = scratch.report("sender");
-    assert_eq!(report.receivers[0].state, ReceiverState::Complete);
+    assert!(report.receivers[0].state.is_complete(), "{report:?}");
     report
 }
 

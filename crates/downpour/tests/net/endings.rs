@@ -114,9 +114,9 @@ fn a_sender_whose_disk_does_not_answer_any_more_reports_when_the_session_is_over
     fs::create_dir(&folder).unwrap();
     // Each is opened when it is read.
     (0..40).for_each(|n| payload::file(&folder.join(n.to_string()), 1_000_000));
-    let receiver = session.receiver(0, &[]);
+    let mut receiver = session.receiver(0, &[]);
     let mut held = session.sender_of(&folder, &["--receivers", "1", "--rate", "20mbit"]);
-    held.until(|_| (receiver.written() > 2_000_000).then_some(()));
+    receiver.until_written(2_000_000);
     let Some(_silent) = Silent::mount(&folder) else {
         let test = "a_sender_whose_disk_does_not_answer_any_more_reports_when_the_session_is_over";
         return not_here(test, "no file system of /dev/fuse may be mounted");
@@ -190,7 +190,7 @@ fn who_stays_tells_what_failed_and_ends_as_its_sessions_did() {
 
 #[test]
 fn who_stays_tells_of_a_session_whose_sender_was_lost_and_did_not_come_back() {
-    let session = OneFile::new(500_000);
+    let session = OneFile::new(5_000_000);
     let mut stays = stay(&session, "r0");
     let mut lost = session.sender(&["--receivers", "1", "--rate", "1mbit"]);
     lost.until(|s| s.err().contains("phase=streaming").then_some(()));
@@ -214,6 +214,7 @@ fn who_stays_and_cannot_open_its_folder_any_more_comes_back_until_it_can() {
     session.sender(&["--receivers", "1"]).wait().expect(0);
     stays.until(|r| r.err().contains("the session is over; waiting").then_some(()));
     let out = session.scratch.path("r0");
+    stays.until(|_| (!out.join(".downpour").exists()).then_some(()));
     fs::remove_dir_all(&out).unwrap();
     fs::write(&out, "in the way").unwrap();
     let sender = session.sender(&["--receivers", "1"]);
@@ -236,13 +237,11 @@ fn who_stays_comes_back_until_another_receiver_has_left_its_folder() {
     let ours = session.scratch.path("r0/.downpour");
     stays.until(|r| r.err().contains("the session is over; waiting").then_some(()));
     stays.until(|_| (!ours.exists()).then_some(()));
-    fs::create_dir(&ours).unwrap();
-    let others = File::create(ours.join("lock")).unwrap();
-    others.lock().unwrap();
+    let others = folder_in_use(&session);
     let sender = session.sender(&["--receivers", "1"]);
     stays.until(|r| r.err().contains("another receiver is running into ").then_some(()));
     assert!(!sender.err().contains("failed"), "it has not joined: {}", sender.err());
-    drop(others);
+    others.unlock().unwrap();
     sender.wait().expect(0);
     let is_over = |r: &Running| r.err().matches("the session is over; waiting").count() == 2;
     stays.until(|r| is_over(r).then_some(()));
@@ -252,9 +251,10 @@ fn who_stays_comes_back_until_another_receiver_has_left_its_folder() {
 
 #[test]
 fn a_receiver_into_a_folder_that_another_one_has_leaves_that_one_alone() {
-    let session = OneFile::new(500_000);
-    let first = session.receiver(0, &[]);
-    let mut sender = session.sender(&["--receivers", "1", "--rate", "1mbit"]);
+    // A session that lasts longer than this test.
+    let session = OneFile::new(40_000_000);
+    let mut first = session.receiver(0, &[]);
+    let mut sender = session.sender(&["--receivers", "1", "--rate", "8mbit"]);
     sender.until(|s| s.err().contains("phase=streaming").then_some(()));
     let ticket = format!("@{}", session.scratch.path("ticket").display());
     let out = session.scratch.path("r0");
@@ -266,13 +266,16 @@ fn a_receiver_into_a_folder_that_another_one_has_leaves_that_one_alone() {
         assert!(said.contains("another receiver is running into "), "{said}");
         assert!(said.contains("wait for it") && !said.contains("your rights"), "{said}");
     }
-    sender.wait().expect(0);
-    let ended = first.wait();
-    ended.expect(0);
-    assert!(!ended.err.contains("the sender is lost"), "{}", ended.err);
+    let had = first.written();
+    first.until_written(had + 500_000);
+    assert!(!first.err().contains("the sender is lost"), "{}", first.err());
+    sender.interrupt();
+    sender.wait().expect(1);
+    first.wait().expect(1);
 }
 
-/// Another receiver has the folder of the first one until this is dropped.
+/// Another receiver has the folder of the first one until this is unlocked: were it closed alone, a program that another test
+/// starts at that moment would hold it until it runs.
 fn folder_in_use(session: &OneFile) -> File {
     let folder = session.scratch.path("r0/.downpour");
     fs::create_dir_all(&folder).unwrap();
@@ -287,7 +290,7 @@ fn who_waits_for_its_sender_leaves_the_folder_to_others_meanwhile() {
     let others = folder_in_use(&session);
     let mut waits = session.receiver(0, &[]);
     waits.until(|r| r.err().contains("phase=waiting").then_some(()));
-    drop(others);
+    others.unlock().unwrap();
     session.sender(&["--receivers", "1"]).wait().expect(0);
     waits.wait().expect(0);
 }
@@ -300,7 +303,7 @@ fn who_stays_and_has_waited_for_its_first_sender_waits_for_its_folder_too() {
     stays.until(|r| r.err().contains("phase=waiting").then_some(()));
     let sender = session.sender(&["--receivers", "1"]);
     stays.until(|r| r.err().contains("; joining when it has left").then_some(()));
-    drop(others);
+    others.unlock().unwrap();
     sender.wait().expect(0);
     stays.until(|r| r.err().contains("the session is over; waiting").then_some(()));
     stays.interrupt();
@@ -402,7 +405,7 @@ fn a_hang_up_ends_a_receiver_without_a_word() {
     let session = OneFile::new(10_000_000);
     let stays = session.receiver(0, &[]);
     let leaves = session.receiver_under(&HEARS_HANG_UPS, 1, &[]);
-    let mut sender = session.sender(&["--receivers", "2", "--rate", "20mbit"]);
+    let mut sender = session.sender(&["--receivers", "2", "--rate", "8mbit"]);
     sender.until(|s| s.err().contains("phase=streaming").then_some(()));
     leaves.hang_up();
     assert_eq!(leaves.wait().code, None);

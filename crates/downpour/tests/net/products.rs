@@ -198,7 +198,7 @@ fn lost_for_a_while(size: u64, has_taken: bool) -> Lost {
     #[rustfmt::skip]
     let words = [
         "send", "--interface", "lo", "--listen", &address, "--ticket", file.to_str().unwrap(),
-        "--report", told.to_str().unwrap(), "--products", "-", "--product-memory", "16MB", "--receivers", "2", "--rate", "500mbit",
+        "--report", told.to_str().unwrap(), "--products", "-", "--product-memory", "16MB", "--receivers", "2", "--rate", "100mbit",
     ];
     let mut command = scratch.program(None, "sender", &words);
     command.stdin(input);
@@ -295,7 +295,7 @@ fn what_cannot_be_sent_or_placed_is_told_at_once_and_the_rest_arrives() {
     let scratch = Scratch::new();
     let list = scratch.path("list");
     let [missing, changes] = ["missing", "changes"].map(|n| scratch.path(n).display().to_string());
-    fs::write(&changes, vec![7; 20_000_000]).unwrap();
+    fs::write(&changes, vec![7; 40_000_000]).unwrap();
     let lines = [
         missing.as_str(),
         "{\"size\":1,\"name\":\"a/b\"}",
@@ -315,7 +315,7 @@ fn what_cannot_be_sent_or_placed_is_told_at_once_and_the_rest_arrives() {
     // What of the file has no room in memory is not read before some of it has been sent.
     #[rustfmt::skip]
     let words = [
-        "--products", list.to_str().unwrap(), "--receivers", "1", "--rate", "100mbit",
+        "--products", list.to_str().unwrap(), "--receivers", "1", "--rate", "60mbit",
         "--product-memory", "16MB", "--product-log", log.to_str().unwrap(),
     ];
     let mut sender = sender(&scratch, &address, &ticket, &[], &words);
