@@ -3,6 +3,7 @@
 //! What runs inside the namespaces is this test program itself, asked through [`ROLE`] to be a probe.
 
 use crate::network::{Counters, Host, Network, Spec};
+use crate::program::HANG;
 use rustix::net::sockopt::set_socket_recv_buffer_size_force;
 use std::io::{BufRead as _, BufReader, Lines};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
@@ -163,7 +164,7 @@ fn with_snooping_only_members_get_the_stream() {
     let spec = Spec { snooping: true, ..Spec::default() };
     let Some(network) = Network::build_or_skip(name, &spec) else { return };
     let receiving = Receiving::start(&network.receivers[0], GROUP);
-    let joined = (0..50).any(|_| {
+    let joined = (0..1_500).any(|_| {
         std::thread::sleep(Duration::from_millis(20));
         network.is_member(0, "239.192.77.1")
     });
@@ -182,6 +183,12 @@ fn a_network_goes_away_also_when_its_owner_panics() {
     let paths: Vec<PathBuf> = network.hosts().map(path).collect();
     assert!(paths.iter().all(|path| path.exists()));
     let mut running = network.sender.command("sleep").arg("600").spawn().unwrap();
+    // The guard sees only what is inside.
+    let inside = ["netns", "pids", &network.sender.namespace];
+    let end = Instant::now() + HANG;
+    while Command::new("ip").args(inside).output().unwrap().stdout.is_empty() {
+        assert!(Instant::now() < end, "it does not start");
+    }
     let panicked = std::panic::catch_unwind(AssertUnwindSafe(move || {
         let _network = network;
         panic!("on purpose");
