@@ -1,6 +1,6 @@
 //! What was lost at one of several destinations comes again; what the others have is left alone.
 
-use super::harness::{SiteProcess, folder, until};
+use super::harness::{SiteProcess, drop_file, folder, until};
 use super::several::three;
 use downpour::reconcile::Report;
 use downpour_catalog::State;
@@ -25,7 +25,7 @@ fn a_file_that_one_of_several_sites_has_lost_is_sent_there_again() {
     }
     let names = ["one", "two", "three"];
     for name in names {
-        fs::write(spool.join(name), name).expect("room");
+        drop_file(&spool.join(name), name.as_bytes());
     }
     let received = || {
         until(&format!("all are received\n{}\n{}", a.log(), b.log()), || {

@@ -13,7 +13,7 @@
 use super::alone::{COUNTED_PORTS, Place, alone};
 use super::database::{Database, Engine, numbers};
 use super::faults::{Chance, Faults};
-use super::harness::{SiteProcess, Two, until};
+use super::harness::{SiteProcess, Two, drop_file, until};
 use downpour_proto::Rng;
 use std::collections::BTreeMap;
 use std::fs;
@@ -65,7 +65,7 @@ impl Made {
         self.files.insert(name, blake3::hash(&content));
         self.bytes += len as u64;
         fs::create_dir_all(path.parent().expect("a folder")).expect("room");
-        fs::write(&path, &content).expect("room");
+        drop_file(&path, &content);
     }
 }
 

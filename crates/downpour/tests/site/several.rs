@@ -1,6 +1,6 @@
 //! A rule with several sites: what one of them lacks, because it is away, holds up none of the others.
 
-use super::harness::{SiteProcess, folder, until};
+use super::harness::{SiteProcess, drop_file, folder, until};
 use downpour::dispatch::LinkReport;
 use downpour_catalog::{Query, Reader, State};
 use std::fs;
@@ -47,12 +47,17 @@ fn a_site_that_is_away_holds_up_no_other_and_gets_all_when_it_comes_back() {
     b.start();
     a.done(&["transfer", "drain", "c"]);
     for number in 0..FILES {
-        fs::write(root.path().join(format!("spool/{number}")), "content").expect("room");
+        drop_file(&root.path().join(format!("spool/{number}")), b"content");
     }
     let is_there = || (count(&b, State::Adopted) == FILES).then_some(());
     until(&format!("the second has all\n{}", a.log()), is_there);
     until("all are queued again", || (count(&a, State::Queued) == FILES).then_some(()));
-    let is_written = written(&mut a.reader());
+    let mut last = None;
+    let is_written = until("the last of it is written", || {
+        std::thread::sleep(std::time::Duration::from_secs(1));
+        let now = written(&mut a.reader());
+        (last.replace(now) == Some(now)).then_some(now)
+    });
     assert_eq!(is_written.0, FILES, "each was sent once");
     // Several looks later nothing has been written.
     std::thread::sleep(std::time::Duration::from_secs(3));
@@ -67,7 +72,7 @@ fn a_site_that_is_away_holds_up_no_other_and_gets_all_when_it_comes_back() {
     until("its link is broken", broken);
     // New ones go to the second all the same.
     for number in 0..FILES {
-        fs::write(root.path().join(format!("spool/new {number}")), "content").expect("room");
+        drop_file(&root.path().join(format!("spool/new {number}")), b"content");
     }
     let is_there = || (count(&b, State::Adopted) == 2 * FILES).then_some(());
     until(&format!("the second has the new ones\n{}", a.log()), is_there);
