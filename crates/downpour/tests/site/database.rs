@@ -3,7 +3,7 @@
 use super::servers::Server;
 use crate::skipped::skipped;
 use downpour_catalog::CatalogUrl;
-use std::process::Command;
+use std::process::{Command, Output};
 
 /// A kind of database for a site's catalog.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,8 +46,8 @@ impl Database {
     }
 }
 
-/// The numbers in the one row that a query gives, by the database's own program; `None` if that is missing.
-pub(crate) fn numbers(catalog: &CatalogUrl, query: &str) -> Option<Vec<u64>> {
+/// What a database's own program answers to a query; `None` if that is missing.
+pub(crate) fn answer(catalog: &CatalogUrl, query: &str) -> Option<Output> {
     let mut command = match catalog {
         CatalogUrl::Sqlite(path) => {
             let mut command = Command::new("sqlite3");
@@ -71,6 +71,12 @@ pub(crate) fn numbers(catalog: &CatalogUrl, query: &str) -> Option<Vec<u64>> {
         skipped("rows counted", &format!("needs {}", command.get_program().display()));
         return None;
     };
+    Some(output)
+}
+
+/// The numbers in the one row that a query gives, by the database's own program; `None` if that is missing.
+pub(crate) fn numbers(catalog: &CatalogUrl, query: &str) -> Option<Vec<u64>> {
+    let output = answer(catalog, query)?;
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
     let wrong = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{query}: {wrong}");
