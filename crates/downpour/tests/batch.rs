@@ -22,7 +22,9 @@ use tokio::sync::{Semaphore, oneshot};
 use tokio::time::timeout;
 
 /// What has not ended by then hangs.
-const HANG: Duration = Duration::from_secs(120);
+const HANG: Duration = Duration::from_secs(240);
+/// Bytes that have come.
+const MORE_THAN_A_MANIFEST: u64 = 100_000;
 
 struct Pair {
     wishes: Wishes,
@@ -183,14 +185,12 @@ fn a_file_that_was_empty_when_it_was_offered_and_is_not_at_the_end_is_told_by_th
     let mut pair = Pair::new();
     pair.file("empty", "empty", b"");
     pair.file("large", "large", &vec![7; 3_000_000]);
-    pair.rate = Some(Rate::from_mbps(8));
+    // Twelve seconds, of which eleven are left when the first bytes are there.
+    pair.rate = Some(Rate::from_mbps(2));
     let (sent, received) = block_on(async {
         let (mut sending, ticket) = pair.send();
         let mut receiving = pair.receive(ticket.await.unwrap());
-        let has_data = |receiving: &Running<_>| {
-            receiving.progress().is_some_and(|seen| seen.receivers[0].done_bytes > 0)
-        };
-        while !has_data(&receiving) {
+        while receiving.came() < MORE_THAN_A_MANIFEST {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
         fs::write(pair.from().join("empty"), b"content").unwrap();
@@ -210,8 +210,7 @@ fn what_comes_is_counted_before_a_block_is_whole() {
     block_on(async {
         let (mut sending, ticket) = pair.send();
         let mut receiving = pair.receive(ticket.await.unwrap());
-        // More than a manifest.
-        while receiving.came() < 100_000 {
+        while receiving.came() < MORE_THAN_A_MANIFEST {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
         assert_eq!(receiving.progress().unwrap().receivers[0].done_bytes, 0);
@@ -250,7 +249,8 @@ fn the_kernel_has_what_the_plan_says() {
     pair.wishes = Wishes {
         connections: Some(3),
         congestion: Some("reno".to_owned()),
-        pacing: Some(Rate::from_mbps(2400)),
+        // All three get their part.
+        pacing: Some(Rate::from_mbps(24)),
         policy: Policy::Bdp(1),
         ..Wishes::default()
     };
@@ -266,7 +266,8 @@ fn the_kernel_has_what_the_plan_says() {
         ("100000 B", "3")
     );
     assert_eq!(said("receive_buffer").value, "100000 B");
-    assert_eq!(received.connections.len(), 3);
+    // One that broke was made anew.
+    assert!(received.connections.len() >= 3, "{:?}", received.connections);
     assert!(received.connections.iter().all(|c| c.receive_buffer_bytes == 200_000));
     assert!(!sent.connections.is_empty());
     for connection in &sent.connections {
@@ -274,7 +275,7 @@ fn the_kernel_has_what_the_plan_says() {
             (connection.send_buffer_bytes, connection.congestion.as_str()),
             (300_000, "reno")
         );
-        assert_eq!(connection.pacing_max_bps, Some(800_000_000));
+        assert_eq!(connection.pacing_max_bps, Some(8_000_000));
     }
 }
 

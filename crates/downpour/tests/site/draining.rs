@@ -42,7 +42,7 @@ fn arrives(sites: &Two) {
 
 #[test]
 fn what_arrives_is_under_way_when_its_site_is_told_to_end() {
-    let (mut sites, _) = under_way(RATE, "");
+    let (mut sites, _) = under_way(RATE, "[site]\ndrain = \"4min\"");
     sites.b.signal("TERM");
     assert_eq!(sites.b.ended(), Some(0), "{}", sites.b.log());
     arrives(&sites);
