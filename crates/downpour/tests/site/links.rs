@@ -15,9 +15,9 @@ const SIZE: usize = 10 << 20;
 const SENDER: &str = "rate = \"40mbit\"\n[transfer]\nfolders = [\"data\"]\nports = \"31400-31499\"";
 
 /// Brings a file of this name from one site to another.
-fn send(from: &SiteProcess, to: &str, name: &str) {
+fn send(from: &SiteProcess, to: &str, name: &str, size: usize) {
     fs::create_dir_all(from.path("data")).expect("room");
-    let content: Vec<u8> = (0..SIZE).map(|i| (i / 3 + i / 1000 + name.len()) as u8).collect();
+    let content: Vec<u8> = (0..size).map(|i| (i / 3 + i / 1000 + name.len()) as u8).collect();
     fs::write(from.path("data").join(name), content).expect("room");
     let path = from.path("data").join(name);
     from.done(&["transfer", "submit", path.to_str().expect("text"), to, "--wait"]);
@@ -51,15 +51,16 @@ fn what_a_transfer_showed_is_shown_of_its_path() {
     let sites = Two::start([SENDER, ""]);
     let none = sites.b.done(&["tune", "show", "a", "b"]);
     assert!(none.contains("nobody measured it") && !none.contains("history"), "{none}");
-    send(&sites.a, "b", "first");
+    send(&sites.a, "b", "first", SIZE);
     let seen = seen(&sites.b, "a", "b");
     let [only] = &seen[..] else { panic!("{seen:?}") };
-    // All of the file and its manifest, as the sender's kernel told it.
-    assert!((SIZE as u64..SIZE as u64 + (1 << 20)).contains(&only.bytes), "{only:?}");
+    // All of the file and its manifest, as the sender's kernel told it. How much of the end came twice is up to the machine.
+    let once = SIZE as u64..2 * SIZE as u64;
+    assert!(once.contains(&only.bytes), "{only:?}");
     assert!(only.sent > only.sent_again && only.rtt_us > 0 && only.ip == 4, "{only:?}");
     // The sending side has it from its own kernel: the same bytes, in records and answers.
     let told = seen_at_source(&sites.a);
-    assert!((only.bytes..SIZE as u64 + (1 << 20)).contains(&told.bytes), "{told:?} {only:?}");
+    assert!(once.contains(&told.bytes), "{told:?} {only:?}");
     assert!(told.took_us > 0 && told.rtt_us > 0 && told.connections >= 4, "{told:?}");
     let text = sites.a.done(&["tune", "show", "a", "b"]);
     assert!(text.contains("history: 1 sample by downpour over IPv"), "{text}");
@@ -134,15 +135,15 @@ fn what_the_loop_decides_is_kept_and_shown() {
     fs::write(sites.b.path("state/links/a.link"), WAS_FULL).expect("room");
     sites.a.start();
     sites.b.start();
-    send(&sites.a, "b", "first");
-    let decided = until("it is in the catalog", || {
+    send(&sites.a, "b", "first", SIZE + SIZE / 2);
+    // What was decided last may be about to be written.
+    let (told, decided) = until("it is told, and in the catalog", || {
+        let told: Steering = sites.b.get("/v1/links/history?link=a").ok()?;
         let ends = ends(&sites.b, "a", "b")?;
-        let found = sites.b.reader().decisions(Some(ends), 10).expect("rows");
-        (!found.is_empty()).then_some(found)
+        let found = sites.b.reader().decisions(Some(ends), 100).expect("rows");
+        (!found.is_empty() && told.decisions.len() == found.len()).then_some((told, found))
     });
     // The catalog has the newest first.
-    let told: Steering = sites.b.get("/v1/links/history?link=a").expect("decisions");
-    assert_eq!(told.decisions.len(), decided.len(), "{told:?}");
     for (told, decided) in told.decisions.iter().rev().zip(&decided) {
         assert_eq!((told.at_us, &*told.link), (decided.at.0, "a"));
         assert_eq!((&told.binding, &told.why), (&decided.binding, &decided.why));
@@ -172,7 +173,8 @@ fn what_a_site_sends_to_others_is_in_what_its_receivers_decide() {
     fs::create_dir_all(a.path("data")).expect("room");
     for to in ["b", "c"] {
         let file = a.path("data").join(to);
-        fs::write(&file, vec![7; SIZE]).expect("room");
+        // Long enough for both to be under way at once.
+        fs::write(&file, vec![7; 4 * SIZE]).expect("room");
         a.done(&["transfer", "submit", file.to_str().expect("text"), to]);
     }
     // The one that comes second sees the other all the time.
@@ -217,7 +219,7 @@ fn an_archive_that_stalls_delays_no_transfer() {
     // Longer than the test may take.
     let sites = Two::start([SENDER, &archive(&url, "1h")]);
     until("the archive is asked", || (!held.lock().expect("no panic").is_empty()).then_some(()));
-    send(&sites.a, "b", "first");
+    send(&sites.a, "b", "first", SIZE);
     let told = tuner(&sites.b);
     assert!(told.contains("asking for") && told.contains("0 of 0 paths"), "{told}");
     // `held` is held until here: nothing was answered.
