@@ -1,9 +1,9 @@
 //! The pull engine against a real server.
 
-use crate::world::{Setup, World, until};
+use crate::world::{HANG, Setup, World, until};
 use downpour_proto::transfer::steer::{Binding, Decision, Limits, Memory};
 use downpour_proto::{BlockId, BlockKind, Rate};
-use downpour_transport::control::{Pull, PullError, Uplink};
+use downpour_transport::control::{ControlClient, Pull, PullError, Uplink};
 use downpour_transport::pull::{
     PULL_LEN_MAX, PULL_QUEUE_MAX, PullLimits, PullRefused, Pulled, Puller, Steering,
 };
@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::sync::mpsc;
+use tokio::time::timeout;
 
 pub(crate) fn data(from: u64, to: u64) -> Pull {
     Pull::Bytes(BlockKind::Data, from..to)
@@ -107,7 +108,10 @@ async fn what_fails_on_all_connections_at_once_is_one_try() {
     let limits = PullLimits { tries_max: 4, ..PullLimits::default() };
     let (puller, mut results) = puller(&mut world, limits).await;
     world.session.busy.store(4, Ordering::Relaxed);
+    world.budget.set_rate(Rate::from_bps(0));
     puller.request(1, data(1_500_000, 3_000_000)).unwrap();
+    until(|| world.budget.active() == 4).await;
+    world.budget.set_rate(Rate::MAX);
     let bytes = results.recv().await.unwrap().outcome.unwrap();
     assert!(bytes == world.session.data[1_500_000..]);
     assert_eq!(world.session.busy.load(Ordering::Relaxed), 0, "each was put off");
@@ -169,26 +173,32 @@ async fn the_queue_has_an_end() {
 }
 
 /// Pulls that wait or run while something is waited for.
-const UNDER_WAY: u64 = 8;
+const UNDER_WAY: u64 = 16;
 
-/// Pulls megabytes until something is decided.
+/// How long each read of a slow disk takes: far longer than all else of a small pull, also on a busy machine.
+pub(crate) const SLOW_MS: u64 = 100;
+
+/// Pulls until something is decided: little at a time, for the sender tells of its disk at the beginning of each answer.
 pub(crate) async fn until_decided(
     puller: &Puller,
     results: &mut mpsc::Receiver<Pulled>,
 ) -> Decision {
-    for id in 0.. {
-        if let Some((_, decision)) = puller.totals().decisions.last() {
-            return decision.clone();
+    let pulling = async {
+        for id in 0.. {
+            if let Some((_, decision)) = puller.totals().decisions.last() {
+                return decision.clone();
+            }
+            puller.request(id, data(0, 100_000)).unwrap();
+            if id >= UNDER_WAY {
+                results.recv().await.unwrap().outcome.unwrap();
+            }
         }
-        puller.request(id, data(0, 1_000_000)).unwrap();
-        if id >= UNDER_WAY {
-            results.recv().await.unwrap().outcome.unwrap();
-        }
-    }
-    unreachable!()
+        unreachable!()
+    };
+    timeout(HANG, pulling).await.expect("something is decided")
 }
 
-pub(crate) fn steering(limits: Limits, memory: Option<Memory>) -> Steering {
+fn steering(limits: Limits, memory: Option<Memory>) -> Steering {
     Steering {
         helm: Arc::default(),
         limits,
@@ -198,13 +208,17 @@ pub(crate) fn steering(limits: Limits, memory: Option<Memory>) -> Steering {
     }
 }
 
+/// With two connections to begin with.
+pub(crate) fn steered() -> PullLimits {
+    let limits = Limits { first: 2, least: 1, most: 8, ceiling: None };
+    PullLimits { steering: Some(steering(limits, None)), depth: 2, ..quick() }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_slow_disk_at_the_source_is_named_and_no_connection_is_added() {
     let mut world = World::new(Setup::default()).await;
-    world.session.slow_ms.store(30, Ordering::Relaxed);
-    let limits = Limits { first: 2, least: 1, most: 8, ceiling: None };
-    let limits = PullLimits { steering: Some(steering(limits, None)), depth: 2, ..quick() };
-    let (mut puller, mut results) = puller(&mut world, limits).await;
+    world.session.slow_ms.store(SLOW_MS, Ordering::Relaxed);
+    let (mut puller, mut results) = puller(&mut world, steered()).await;
     let decision = until_decided(&puller, &mut results).await;
     assert_eq!(decision.binding, Binding::SourceDisk, "{decision:?}");
     assert_eq!(decision.setting.connections, 2);
@@ -215,9 +229,7 @@ async fn a_slow_disk_at_the_source_is_named_and_no_connection_is_added() {
 async fn decided_after(waited: Duration) -> Decision {
     const PART: u64 = 20_000;
     let mut world = World::new(Setup { data_len: 40_000_000, ..Setup::default() }).await;
-    let limits = Limits { first: 2, least: 1, most: 8, ceiling: None };
-    let limits = PullLimits { steering: Some(steering(limits, None)), depth: 2, ..quick() };
-    let (puller, mut results) = puller(&mut world, limits).await;
+    let (puller, mut results) = puller(&mut world, steered()).await;
     for id in (0..).step_by(2) {
         if let Some((_, decision)) = puller.totals().decisions.last() {
             return decision.clone();
@@ -239,8 +251,40 @@ async fn decided_after(waited: Duration) -> Decision {
 async fn a_disk_that_is_waited_for_before_anything_can_be_asked_for_is_named() {
     let decision = decided_after(Duration::from_millis(45)).await;
     assert_eq!(decision.binding, Binding::SourceDisk, "{decision:?}");
-    let decision = decided_after(Duration::ZERO).await;
-    assert_eq!(decision.binding, Binding::Application, "{decision:?}");
+    // A read may wait for something else on a busy machine, now and then.
+    for left in (0..3).rev() {
+        let decision = decided_after(Duration::ZERO).await;
+        if decision.binding == Binding::Application {
+            break;
+        }
+        assert!(left > 0, "{decision:?}");
+    }
+}
+
+/// Something is decided of a transfer that its sender has told of others: of a later one, where its answer was late.
+pub(crate) async fn decided_beside_others(world: &mut World) {
+    world.session.slow_ms.store(SLOW_MS, Ordering::Relaxed);
+    for left in (0..5).rev() {
+        let (mut puller, mut results) = puller(world, steered()).await;
+        let decision = until_decided(&puller, &mut results).await;
+        puller.stop().await;
+        if decision.why.contains(" of others") {
+            return;
+        }
+        assert!(left > 0, "{decision:?}");
+    }
+}
+
+/// Pulls all the time, but no more than a busy machine can bring beside all else.
+pub(crate) fn pull_on(world: &World, client: Arc<ControlClient>) {
+    world.budget.set_rate(Rate::from_mbps(100));
+    let (busy, mut taken) = Puller::start(client, quick());
+    tokio::spawn(async move {
+        let mut id = 0;
+        while busy.request(id, data(0, 1_000_000)).is_ok() && taken.recv().await.is_some() {
+            id += 1;
+        }
+    });
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -248,25 +292,16 @@ async fn what_the_sender_sends_to_others_is_told_and_decided_with() {
     let uplink: Arc<Uplink> = Arc::default();
     let setup = || Setup { uplink: uplink.clone(), ..Setup::default() };
     let (mut world, mut other) = (World::new(setup()).await, World::new(setup()).await);
-    let (busy, mut taken) = puller(&mut other, quick()).await;
-    tokio::spawn(async move {
-        let mut id = 0;
-        while busy.request(id, data(0, 1_000_000)).is_ok() && taken.recv().await.is_some() {
-            id += 1;
-        }
-    });
-    world.session.slow_ms.store(30, Ordering::Relaxed);
-    let limits = Limits { first: 2, least: 1, most: 8, ceiling: None };
-    let limits = PullLimits { steering: Some(steering(limits, None)), depth: 2, ..quick() };
-    let (puller, mut results) = puller(&mut world, limits).await;
-    let decision = until_decided(&puller, &mut results).await;
-    assert!(decision.why.contains(" of others"), "{decision:?}");
+    let (client, _) = other.member().await;
+    pull_on(&other, client);
+    until(|| other.session.read.load(Ordering::Relaxed) > 0).await;
+    decided_beside_others(&mut world).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn it_begins_with_as_many_connections_as_are_remembered() {
     let mut world = World::new(Setup::default()).await;
-    world.session.slow_ms.store(30, Ordering::Relaxed);
+    world.session.slow_ms.store(SLOW_MS, Ordering::Relaxed);
     let memory = Memory {
         connections: 5,
         pacing: None,

@@ -1,11 +1,10 @@
 //! Odd answers to a receiver that asks for its turn, and odd requests for it (`docs/protocol.md#WAN-9`).
 
-use crate::pulls::{data, quick, steering, until_decided};
+use crate::pulls::{SLOW_MS, data, decided_beside_others, pull_on, steered, until_decided};
 use crate::world::{Setup, World, code, join_request, pull, until};
-use downpour_proto::transfer::steer::{Binding, Decision, Limits};
 use downpour_transport::control::{BODY_LEN_MAX, ClientSetup, ControlClient, ErrorCode, Uplink};
 use downpour_transport::identity::{Identity, client_config, server_config};
-use downpour_transport::pull::{PullLimits, Puller};
+use downpour_transport::pull::Puller;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -13,6 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, copy_bidirectional};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
 
@@ -166,19 +166,17 @@ async fn answer(
     }
 }
 
-/// What is decided of a transfer whose sender answers so, and how often that was asked until then.
-async fn decided(says: Says, then: Then) -> (Decision, u64) {
+/// A transfer whose sender answers so, until something was decided and after that. How often it was asked until then.
+async fn goes_on(says: Says, then: Then) -> u64 {
     let world = World::new(Setup::default()).await;
-    world.session.slow_ms.store(100, Ordering::Relaxed);
+    world.session.slow_ms.store(SLOW_MS, Ordering::Relaxed);
     let setup = world.client_setup();
     let (addr, asked) = stand_before(&world, &setup.identity, (says, then)).await;
     let client = ControlClient::connect(ClientSetup { addrs: vec![addr.to_string()], ..setup });
     let client = client.await.unwrap();
     client.join(&join_request("anna")).await.unwrap();
-    let limits = Limits { first: 2, least: 1, most: 8, ceiling: None };
-    let limits = PullLimits { steering: Some(steering(limits, None)), depth: 2, ..quick() };
-    let (puller, mut results) = Puller::start(Arc::new(client), limits);
-    let decision = until_decided(&puller, &mut results).await;
+    let (puller, mut results) = Puller::start(Arc::new(client), steered());
+    until_decided(&puller, &mut results).await;
     puller.request(u64::MAX, data(7, 70_000)).unwrap();
     let last = loop {
         let pulled = results.recv().await.unwrap();
@@ -187,24 +185,25 @@ async fn decided(says: Says, then: Then) -> (Decision, u64) {
         }
     };
     assert!(last.outcome.unwrap() == world.session.data[7..70_000]);
-    (decision, asked.load(Ordering::Relaxed))
+    asked.load(Ordering::Relaxed)
 }
+
+/// All of them, on a busy machine, would keep some from asking in time.
+const STORIES_AT_ONCE: usize = 10;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn whatever_comes_of_asking_for_the_turn_a_transfer_goes_on() {
-    let mut stories = JoinSet::new();
+    let (mut stories, at_once) = (JoinSet::new(), Arc::new(Semaphore::new(STORIES_AT_ONCE)));
     for (name, says, then) in SAYS {
-        stories.spawn(async move { (name, decided(says, then).await) });
+        let at_once = at_once.clone();
+        stories.spawn(async move {
+            let _permit = at_once.acquire_owned().await;
+            (name, goes_on(says, then).await)
+        });
     }
-    for (name, (decision, asked)) in stories.join_all().await {
-        // On a machine that is full, TCP sends again what is only late, and for losses more connections are right, at once.
-        if decision.loss >= 0.01 {
-            continue;
-        }
-        assert_eq!(decision.binding, Binding::SourceDisk, "{name}: {decision:?}");
-        assert_eq!(decision.setting.connections, 2, "{name}: {decision:?}");
+    for (name, asked) in stories.join_all().await {
         let once = ["an older sender", "internal"].contains(&name);
-        assert!(if once { asked == 1 } else { asked > 0 }, "{name}: {asked} {decision:?}");
+        assert!(if once { asked == 1 } else { asked > 0 }, "{name}: {asked}");
     }
 }
 
@@ -271,13 +270,7 @@ async fn who_asks_for_the_turn_all_the_time_harms_nobody() {
     let setup = || Setup { uplink: uplink.clone(), ..Setup::default() };
     let (mut world, greedy) = (World::new(setup()).await, World::new(setup()).await);
     let (own, client, names) = member(&greedy).await;
-    let (busy, mut taken) = Puller::start(Arc::new(client), quick());
-    tokio::spawn(async move {
-        let mut id = 0;
-        while busy.request(id, data(0, 1_000_000)).is_ok() && taken.recv().await.is_some() {
-            id += 1;
-        }
-    });
+    pull_on(&greedy, Arc::new(client));
     let bearer = greedy.token.to_text();
     let request = format!(
         "POST /v1/turn HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {bearer}\r\n{names}\
@@ -301,14 +294,7 @@ async fn who_asks_for_the_turn_all_the_time_harms_nobody() {
         });
     }
     until(|| asked.load(Ordering::Relaxed) > 2000).await;
-    world.session.slow_ms.store(30, Ordering::Relaxed);
-    let (client, _) = world.member().await;
-    let limits = Limits { first: 2, least: 1, most: 8, ceiling: None };
-    let limits = PullLimits { steering: Some(steering(limits, None)), depth: 2, ..quick() };
-    let (puller, mut results) = Puller::start(client, limits);
-    let decision = until_decided(&puller, &mut results).await;
-    assert!(decision.why.contains(" of others"), "{decision:?}");
-    assert_eq!(decision.setting.connections, 2, "{decision:?}");
+    decided_beside_others(&mut world).await;
     asking.shutdown().await;
     assert!(pull(&greedy.client().await, data(0, 10)).await.is_ok());
 }

@@ -26,7 +26,7 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
 /// How long anything may take before a test fails instead of hanging. Not a measure of speed.
-const HANG: Duration = Duration::from_secs(120);
+pub(crate) const HANG: Duration = Duration::from_secs(240);
 
 /// What the session was told.
 #[derive(Debug, PartialEq)]
