@@ -1,7 +1,7 @@
 //! Those who should not be here, and those who behave badly.
 
 use crate::pulls::data;
-use crate::world::{Setup, Told, World, code, join_request, pull};
+use crate::world::{HANG, Setup, World, code, join_request, pull};
 use downpour_transport::control::{
     AttemptError, BODY_LEN_MAX, ControlClient, ErrorCode, JoinError, ServerLimits, Token,
 };
@@ -98,14 +98,19 @@ async fn a_ticket_ends_for_newcomers_only() {
 
 #[tokio::test]
 async fn who_has_joined_comes_back_also_when_the_ticket_has_ended() {
-    let end = SystemTime::now() + Duration::from_secs(6);
-    let expires_unix_s = end.duration_since(UNIX_EPOCH).unwrap().as_secs();
-    let mut world = World::new(Setup { expires_unix_s, ..Setup::default() }).await;
-    let setup = world.client_setup();
-    let client = ControlClient::connect(setup.clone()).await.unwrap();
-    client.join(&join_request("anna")).await.unwrap();
-    assert!(matches!(world.told().await, Told::Join { .. }));
-    drop(client);
+    let mut life = Duration::from_secs(3);
+    let (world, setup, end) = loop {
+        let end = SystemTime::now() + life;
+        let expires_unix_s = end.duration_since(UNIX_EPOCH).unwrap().as_secs();
+        let world = World::new(Setup { expires_unix_s, ..Setup::default() }).await;
+        let setup = world.client_setup();
+        let client = ControlClient::connect(setup.clone()).await.unwrap();
+        match client.join(&join_request("anna")).await {
+            // The machine is busy.
+            Err(JoinError::Expired(_)) if life < HANG => life *= 2,
+            joined => break joined.map(|_| (world, setup, end)).unwrap(),
+        }
+    };
     while let Ok(left) = end.duration_since(SystemTime::now()) {
         tokio::time::sleep(left).await;
     }
@@ -276,24 +281,26 @@ async fn two_hundred_idle_connections_harm_nobody() {
 
 #[tokio::test]
 async fn who_says_nothing_is_sent_away() {
-    let short = Duration::from_millis(200);
+    // Each of these ends only because the server ends it.
     let limits =
-        ServerLimits { handshake_time_max: short, head_time_max: short, ..Default::default() };
+        ServerLimits { handshake_time_max: Duration::from_millis(200), ..Default::default() };
     let world = World::new(Setup { limits, ..Setup::default() }).await;
     let mut tcp = TcpStream::connect(world.server.local_addr()).await.unwrap();
-    let config = client_config(&Identity::generate(), world.sender.public_key());
-    let mut tls = world.tls(config.clone()).await;
-    let mut half = world.tls(config).await;
-    half.write_all(b"GET /v1/data HTTP/1.1\r\nHos").await.unwrap();
-    // Each of these ends only because the server ends it.
     let mut answer = Vec::new();
     let _ = tcp.read_to_end(&mut answer).await;
-    let _ = tls.read_to_end(&mut answer).await;
-    let _ = half.read_to_end(&mut answer).await;
-    // A client whose idle connection was ended notices nothing.
+
+    // Long enough for a handshake and what follows it on a busy machine.
+    let limits = ServerLimits { head_time_max: Duration::from_secs(3), ..Default::default() };
+    let world = World::new(Setup { limits, ..Setup::default() }).await;
     let client = world.client().await;
     client.join(&join_request("anna")).await.unwrap();
-    tokio::time::sleep(3 * short).await;
+    let config = client_config(&Identity::generate(), world.sender.public_key());
+    let mut half = world.tls(config.clone()).await;
+    let _ = half.write_all(b"GET /v1/data HTTP/1.1\r\nHos").await;
+    let mut tls = world.tls(config).await;
+    let _ = half.read_to_end(&mut answer).await;
+    let _ = tls.read_to_end(&mut answer).await;
+    // A client whose idle connection was ended, as it is by now, notices nothing.
     client.leave("bye", false).await.unwrap();
 }
 
