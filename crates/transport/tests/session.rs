@@ -29,7 +29,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 /// After this long the session hangs: far more than it takes on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(120);
+const PATIENCE: Duration = Duration::from_secs(600);
 
 struct Bytes {
     bytes: Vec<u8>,
@@ -426,7 +426,8 @@ fn a_poll_does_not_show_that_the_stream_can_be_taken() {
     let receiver = ReceiveHandle::spawn(ReceiveSetup { on_event, ..setup }).unwrap();
     let sender = SendHandle::spawn(net.send_setup(Rate::from_mbps(10), feedback)).unwrap();
     sender.start();
-    until(|| receiver.snapshot().stats.received > 0);
+    // What the first of them showed would be known by the tenth.
+    until(|| receiver.snapshot().stats.received >= 10);
     assert!(events.try_recv().is_err(), "a poll");
     // A session that runs probes too, as long as anybody joins.
     sender.probe();

@@ -222,7 +222,7 @@ mod tests {
     /// What has come by a socket.
     fn heard<'a>(socket: &UnicastSocket, batch: &'a mut RecvBatch) -> Datagram<'a> {
         let clock = Clock::start();
-        let patience = clock.now() + Duration::from_secs(10);
+        let patience = clock.now() + Duration::from_secs(30);
         assert_eq!(
             wait(&clock, patience, &[Interest::Read(socket.as_fd())]).unwrap(),
             Woken::Ready

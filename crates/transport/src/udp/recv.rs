@@ -276,25 +276,22 @@ mod tests {
         MulticastReceiver::join(group, &lo(), &RecvOptions::default()).unwrap()
     }
 
-    fn is_ready(fd: BorrowedFd<'_>, within: Duration) -> bool {
+    /// Whether anything comes: at once, and on a busy machine within half a minute.
+    fn is_ready(fd: BorrowedFd<'_>) -> bool {
         let clock = Clock::start();
-        let deadline = clock.now() + within;
+        let deadline = clock.now() + Duration::from_secs(30);
         wait(&clock, deadline, &[Interest::Read(fd)]).unwrap() == Woken::Ready
     }
 
-    /// Receives until `count` datagrams came or nothing came for two seconds.
+    /// Receives until `count` datagrams came, or nothing more comes.
     fn collect(receiver: &MulticastReceiver, count: usize) -> Vec<Vec<u8>> {
         let mut batch = RecvBatch::new();
         let mut all = Vec::new();
-        while all.len() < count && is_ready(receiver.as_fd(), Duration::from_secs(2)) {
+        while all.len() < count && is_ready(receiver.as_fd()) {
             receiver.recv(&mut batch).unwrap();
             all.extend(batch.datagrams().map(|datagram| datagram.bytes.to_vec()));
         }
         all
-    }
-
-    fn hears_nothing(receiver: &MulticastReceiver) -> bool {
-        !is_ready(receiver.as_fd(), Duration::from_millis(50))
     }
 
     fn round_trip(last: u8, offload: bool) {
@@ -337,10 +334,9 @@ mod tests {
         left.leave().unwrap();
         sender.send(b"one", 3).unwrap();
         assert_eq!(collect(&stayed, 1), [b"one"]);
-        assert!(hears_nothing(&left));
         left.rejoin().unwrap();
         sender.send(b"two", 3).unwrap();
-        assert_eq!(collect(&left, 1), [b"two"]);
+        assert_eq!(collect(&left, 1), [b"two"], "the first that it hears");
     }
 
     #[test]
@@ -351,7 +347,9 @@ mod tests {
         let sender = MulticastSender::open(&other, &lo(), &SendOptions::default()).unwrap();
         sender.send(b"other", 5).unwrap();
         assert_eq!(collect(&neighbour, 1), [b"other"]);
-        assert!(hears_nothing(&receiver));
+        let sender = MulticastSender::open(&mine, &lo(), &SendOptions::default()).unwrap();
+        sender.send(b"mine", 4).unwrap();
+        assert_eq!(collect(&receiver, 1), [b"mine"], "the first that it hears");
     }
 
     #[test]
@@ -365,9 +363,14 @@ mod tests {
         for _ in 0..sent {
             sender.send(&[1; 1400], 1400).unwrap();
         }
-        let got = collect(&receiver, sent);
-        assert!(!got.is_empty() && got.len() < sent, "got {}", got.len());
-        assert_eq!(receiver.drops().unwrap() as usize, sent - got.len());
+        let (mut got, drops) = (0, || receiver.drops().unwrap() as usize);
+        while got + drops() < sent {
+            let came = collect(&receiver, 1).len();
+            assert!(came > 0, "got {got}, {} are counted", drops());
+            got += came;
+        }
+        assert!(got > 0 && got < sent, "got {got}");
+        assert_eq!(drops(), sent - got);
     }
 
     #[test]
@@ -390,7 +393,7 @@ mod tests {
     fn feedback_travels_by_unicast() {
         let (sender, receiver, to) = unicast();
         assert!(receiver.send(b"nack", to).unwrap());
-        assert!(is_ready(sender.as_fd(), Duration::from_secs(2)));
+        assert!(is_ready(sender.as_fd()));
         let mut batch = RecvBatch::new();
         assert_eq!(sender.recv(&mut batch).unwrap(), 1);
         let got: Vec<_> = batch.datagrams().map(|d| (d.bytes.to_vec(), d.from.port())).collect();
@@ -406,7 +409,7 @@ mod tests {
         let mut batch = RecvBatch::new();
         let mut waited = |set| {
             assert!(receiver.send(b"nack", to).unwrap());
-            assert!(is_ready(sender.as_fd(), Duration::from_secs(2)));
+            assert!(is_ready(sender.as_fd()));
             batch.ahead -= set;
             assert_eq!(sender.recv(&mut batch).unwrap(), 1);
             batch.datagrams().next().unwrap().waited
@@ -430,12 +433,12 @@ mod tests {
             let to = SocketAddr::new(home, port);
             let receiver = UnicastSocket::towards(to, 1 << 16).unwrap();
             receiver.send(b"nack", to).unwrap();
-            assert!(is_ready(sender.as_fd(), Duration::from_secs(2)), "{home}");
+            assert!(is_ready(sender.as_fd()), "{home}");
             sender.recv(&mut batch).unwrap();
             let from = *batch.datagrams().next().unwrap().from;
             assert_eq!(from.ip().to_canonical(), home);
             assert_eq!(sender.send_segments(b"onetwo", 3, from, None).unwrap(), 6);
-            assert!(is_ready(receiver.as_fd(), Duration::from_secs(2)), "{home}");
+            assert!(is_ready(receiver.as_fd()), "{home}");
             receiver.recv(&mut batch).unwrap();
             assert_eq!(batch.datagrams().next().unwrap().bytes, b"one");
         }
