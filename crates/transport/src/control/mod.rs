@@ -84,15 +84,19 @@ mod tests {
             return crate::skipped::not_here(name, why);
         }
         hasten(&listener);
-        let client = TcpSocket::new_v4().unwrap();
-        hasten(&client);
-        let client = client.connect(listener.local_addr().unwrap()).await.unwrap();
-        let (server, _) = listener.accept().await.unwrap();
-        for socket in [client, server] {
-            let wait = Duration::from_micros(tcp_info(socket.as_fd()).unwrap().tcpi_rto.into());
-            // The kernel's own is 200 ms; on loopback a round trip is nothing beside either.
-            assert!(wait < Duration::from_millis(100), "{wait:?}");
-            assert!(socket.nodelay().unwrap());
+        // The kernel's own is 200 ms; on loopback a round trip is nothing beside either, but for a machine that is busy just then.
+        let mut waits = [Duration::MAX; 2];
+        for _ in 0..10 {
+            let client = TcpSocket::new_v4().unwrap();
+            hasten(&client);
+            let client = client.connect(listener.local_addr().unwrap()).await.unwrap();
+            let (server, _) = listener.accept().await.unwrap();
+            for (least, socket) in waits.iter_mut().zip([client, server]) {
+                let wait = Duration::from_micros(tcp_info(socket.as_fd()).unwrap().tcpi_rto.into());
+                *least = wait.min(*least);
+                assert!(socket.nodelay().unwrap());
+            }
         }
+        assert!(waits.iter().all(|wait| *wait < Duration::from_millis(100)), "{waits:?}");
     }
 }
