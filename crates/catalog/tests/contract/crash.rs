@@ -6,7 +6,7 @@
 //! writers left alive.
 
 use crate::engines::Engine;
-use crate::world::{Daemon, NOW, World, digest};
+use crate::world::{Daemon, Ends, NOW, World, digest};
 use downpour_catalog::{Applied, Change, Error, FileId, Move, Next, Revision, State};
 use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -14,12 +14,14 @@ use std::process::{Child, Command, Stdio};
 use std::slice::from_ref;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 const KILLS: u64 = 3;
 const THREADS: u64 = 8;
 /// Answers to wait for before the kill, at most; the moment is random within.
 const ANSWERS_MAX: u64 = 150;
+/// How long a server may be gone before the test fails instead of going on.
+const HANG: Duration = Duration::from_secs(240);
 const URL: &str = "DOWNPOUR_TEST_CATALOG";
 
 /// Ends the child, however the test ends.
@@ -44,6 +46,7 @@ pub(crate) fn what_was_acknowledged_is_there_after_kill(world: &World) {
             let known = acknowledged.entry(name).or_insert(0);
             *known = revision.max(*known);
         }
+        world.until_alone();
     }
     assert!(acknowledged.len() as u64 > KILLS, "the child did some work");
     let daemon = world.daemon("judge");
@@ -128,6 +131,7 @@ pub(crate) fn a_server_that_dies_delays_and_loses_nothing(engine: &mut Engine) {
     thread::scope(|scope| {
         for _ in 0..THREADS {
             scope.spawn(move || {
+                let _ends = Ends(stop);
                 while !stop.load(Ordering::Relaxed) {
                     let name = format!("f{}", next.fetch_add(1, Ordering::Relaxed));
                     let taken = insisted(daemon, Change::TakeIn(daemon.new_file(&name)));
@@ -142,7 +146,9 @@ pub(crate) fn a_server_that_dies_delays_and_loses_nothing(engine: &mut Engine) {
         }
         for _ in 0..KILLS {
             let before = done.load(Ordering::Relaxed);
-            while done.load(Ordering::Relaxed) < before + 2 * THREADS {
+            while done.load(Ordering::Relaxed) < before + 2 * THREADS
+                && !stop.load(Ordering::Relaxed)
+            {
                 thread::sleep(Duration::from_millis(1));
             }
             server.kill();
@@ -162,10 +168,13 @@ pub(crate) fn a_server_that_dies_delays_and_loses_nothing(engine: &mut Engine) {
 
 /// A change, asked for as it was until it is answered.
 fn insisted(daemon: &Daemon, change: Change) -> Applied {
+    let begun = Instant::now();
     loop {
         match daemon.catalog.apply(NOW, from_ref(&change)) {
             Ok(mut answers) => return answers.remove(0).expect("allowed"),
-            Err(Error::Unreachable(_)) => thread::sleep(Duration::from_millis(20)),
+            Err(Error::Unreachable(_)) if begun.elapsed() < HANG => {
+                thread::sleep(Duration::from_millis(20))
+            }
             Err(error) => panic!("{error}"),
         }
     }

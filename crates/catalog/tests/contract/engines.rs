@@ -7,9 +7,15 @@ use std::thread;
 use std::time::Duration;
 use tempfile::TempDir;
 
-/// How often a server is asked to make a database, and how long between.
+/// How often a server is asked to make a database, or whether others are there, and how long between.
 const ASKS_MAX: u32 = 600;
 const ASK_PAUSE: Duration = Duration::from_millis(200);
+
+/// How many others are connected to a database.
+const OTHERS_POSTGRES: &str = "SELECT count(*) FROM pg_stat_activity \
+     WHERE datname = current_database() AND backend_type = 'client backend' AND pid <> pg_backend_pid()";
+const OTHERS_MARIADB: &str = "SELECT count(*) FROM information_schema.processlist \
+     WHERE db = database() AND id <> connection_id()";
 
 /// A database that can make as many empty catalogs as there are stories.
 pub(crate) enum Engine {
@@ -75,12 +81,39 @@ fn create_database(server: &Server, url: &str, database: &str) {
     }
 }
 
+fn block_on<T>(work: impl Future<Output = T>) -> T {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    runtime.expect("a runtime").block_on(work)
+}
+
+/// Waits until nobody else is connected to a database.
+pub(crate) fn until_alone(url: &str) {
+    let mut asked = 0;
+    while others(url).expect("a server that answers") > 0 {
+        asked += 1;
+        assert!(asked < ASKS_MAX, "somebody stays connected");
+        thread::sleep(ASK_PAUSE);
+    }
+}
+
+fn others(url: &str) -> Result<i64, sqlx::Error> {
+    use sqlx::{Connection as _, query_scalar};
+    block_on(async {
+        if url.starts_with("postgres") {
+            let mut connection = sqlx::PgConnection::connect(url).await?;
+            query_scalar(OTHERS_POSTGRES).fetch_one(&mut connection).await
+        } else {
+            let mut connection = sqlx::MySqlConnection::connect(url).await?;
+            query_scalar(OTHERS_MARIADB).fetch_one(&mut connection).await
+        }
+    })
+}
+
 /// Runs a statement on a server.
 pub(crate) fn run_sql(url: &str, text: &str) -> Result<(), sqlx::Error> {
     use sqlx::{Connection as _, Executor as _};
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let text = sqlx::AssertSqlSafe(text);
-    runtime.expect("a runtime").block_on(async {
+    block_on(async {
         if url.starts_with("postgres") {
             let mut connection = sqlx::PgConnection::connect(url).await?;
             connection.execute(sqlx::raw_sql(text)).await.map(drop)

@@ -1,7 +1,7 @@
 //! A catalog followed page by page: the copy says what the catalog says, and a lost page is noticed.
 
 use crate::records::{decided, seen};
-use crate::world::{NOW, World, digest, receipt, waiting};
+use crate::world::{Ends, NOW, World, digest, receipt, waiting};
 use downpour_catalog::{
     AdoptedFile, Catalog, CatalogUrl, Change, Delivery, DeliveryState, Digest, DigestKind,
     FOLLOW_MAX, Follower, Format, LogId, Move, Next, NotTaken, Origin, Query, RECEIPT_BYTES_MAX,
@@ -347,12 +347,12 @@ pub(crate) fn each_page_is_of_one_moment(world: &World) {
     let is_done = AtomicBool::new(false);
     thread::scope(|scope| {
         scope.spawn(|| {
+            let _ends = Ends(&is_done);
             for n in 0..60 {
                 daemon.in_state(&n.to_string(), State::Receipted);
                 let (_, at, held) = daemon.in_state(&format!("again {n}"), State::Sending);
                 daemon.step_held(held.unwrap(), at, waiting(NOW)).unwrap();
             }
-            is_done.store(true, Ordering::Relaxed);
         });
         while !is_done.load(Ordering::Relaxed) {
             let after = follower.last(log).unwrap();

@@ -5,6 +5,7 @@ use downpour_catalog::{
     Move, NewFile, Next, OtherContent, Reader, Reason, Receipt, Revision, RuleId, Same, SiteId,
     State, Time, Work,
 };
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// When stories begin.
 pub(crate) const NOW: Time = Time(1_790_000_000_000_000);
@@ -42,8 +43,25 @@ impl World {
         }
     }
 
+    /// Waits until nobody writes who was killed: a server may still commit what it was sent.
+    pub(crate) fn until_alone(&self) {
+        match &self.url {
+            CatalogUrl::Sqlite(_) => {}
+            CatalogUrl::Postgres(url) | CatalogUrl::Mysql(url) => crate::engines::until_alone(url),
+        }
+    }
+
     pub(crate) fn reader(&self) -> Reader {
         Reader::open(&self.url).expect("the catalog opens for reading")
+    }
+}
+
+/// Sets a flag when it goes, also by a panic: who waits for that does not wait for ever.
+pub(crate) struct Ends<'a>(pub(crate) &'a AtomicBool);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
     }
 }
 
