@@ -153,7 +153,6 @@ fn present(experiment: &Experiment) -> io::Result<(Vec<Call>, Surroundings)> {
 
 /// Refuses, before the first run, what would be found out by each of them.
 fn check(experiment: &Experiment, cells: &[Cell], present: &[Call]) -> io::Result<()> {
-    let befalls = !experiment.happening.is_empty();
     if cells.is_empty() {
         return Err(io::Error::other(
             "this part has no cells: the experiment has fewer than parts",
@@ -161,7 +160,8 @@ fn check(experiment: &Experiment, cells: &[Cell], present: &[Call]) -> io::Resul
     }
     for cell in cells {
         feed::products(cell)?;
-        if let Some(why) = present.iter().find_map(|call| call.program.refuses(cell, befalls)) {
+        let refused = |call: &Call| call.program.refuses(cell, &experiment.happening);
+        if let Some(why) = present.iter().find_map(refused) {
             return Err(io::Error::other(why));
         }
     }

@@ -140,7 +140,7 @@ pub(crate) struct Cell {
 }
 
 /// What befalls some receivers, in time since the start of the sender.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Happening {
     pub(crate) receivers: Vec<usize>,
@@ -560,8 +560,8 @@ mod tests {
             for call in &experiment.programs {
                 let program = programs::all().find(|p| call.split(' ').next() == Some(p.name));
                 let program = program.unwrap_or_else(|| panic!("{}: {call}", path.display()));
-                let befalls = !experiment.happening.is_empty();
-                let refused = cells.iter().find_map(|cell| program.refuses(cell, befalls));
+                let refused = |cell| program.refuses(cell, &experiment.happening);
+                let refused = cells.iter().find_map(refused);
                 assert_eq!(refused, None, "{}: {call}", path.display());
             }
             assert!(!experiment.text.is_empty(), "{}: says nothing of itself", path.display());

@@ -25,6 +25,7 @@ pub(super) const PROGRAMS: &[Program] = &[Program {
     package: Some("aria2"),
     shares_uplinks: true,
     run,
+    ..Program::PLAIN
 }];
 
 fn run(stage: &mut Stage<'_>) -> io::Result<()> {

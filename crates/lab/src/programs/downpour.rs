@@ -11,18 +11,14 @@ pub(super) const PROGRAMS: &[Program] = &[
     Program {
         name: "downpour",
         about: "not told the rate; encrypted, every MiB verified, signed receipts",
-        tools: &["downpour"],
-        package: None,
-        shares_uplinks: false,
         run: |stage| run(stage, true, &[]),
+        ..Program::PLAIN
     },
     Program {
         name: "downpour-discard",
         about: "the same; receivers verify and keep nothing",
-        tools: &["downpour"],
-        package: None,
-        shares_uplinks: false,
         run: |stage| run(stage, false, &[]),
+        ..Program::PLAIN
     },
 ];
 

@@ -14,8 +14,8 @@ pub(super) const PROGRAMS: &[Program] = &[Program {
     about: "memory to memory, one connection to each receiver at once; nothing is stored or verified; what had not come at its end is added, at the rate of what had",
     tools: &["iperf3"],
     package: Some("iperf3"),
-    shares_uplinks: false,
     run,
+    ..Program::PLAIN
 }];
 
 /// What came at the servers, all together, and how long it took.

@@ -17,7 +17,7 @@ mod udpcast;
 mod uftp;
 mod wan;
 
-use crate::experiment::Cell;
+use crate::experiment::{Cell, Happening};
 use crate::shell::{find, run};
 use crate::stage::Stage;
 use std::io;
@@ -40,6 +40,10 @@ pub(crate) struct Program {
     package: Option<&'static str>,
     /// Whether its receivers send to one another, so that their links need the rate too.
     pub(crate) shares_uplinks: bool,
+    /// How many receivers it has, at least and at most.
+    receivers: (usize, usize),
+    /// Whether it can do, or tell, nothing where the sender's link has no rate.
+    needs_rate: bool,
     /// Runs it.
     pub(crate) run: fn(&mut Stage<'_>) -> io::Result<()>,
 }
@@ -65,20 +69,43 @@ pub(crate) fn all() -> impl Iterator<Item = &'static Program> {
 }
 
 impl Program {
+    /// What most of them are: Downpour, to any number of receivers.
+    const PLAIN: Self = Self {
+        name: "",
+        about: "",
+        tools: &["downpour"],
+        package: None,
+        shares_uplinks: false,
+        receivers: (1, usize::MAX),
+        needs_rate: false,
+        run: |_| Ok(()),
+    };
+
     /// The first of its tools that is not here.
     pub(crate) fn missing(&self) -> Option<&'static str> {
         self.tools.iter().copied().find(|name| tool(name).is_none())
     }
 
-    /// Why it does not do what this cell asks, or bear that something `befalls` receivers: what it takes no notice of would be
-    /// counted all the same. Others' senders wait for a receiver that is to come later.
-    pub(crate) fn refuses(&self, cell: &Cell, befalls: bool) -> Option<String> {
+    /// Why it does not do what this cell asks, or bear what befalls receivers: what it takes no notice of would be counted all the same.
+    /// Others' senders wait for a receiver that is to come later, and so do those of ours that are not for any number.
+    pub(crate) fn refuses(&self, cell: &Cell, befalls: &[Happening]) -> Option<String> {
+        let (least, most) = self.receivers;
+        let late = befalls.iter().any(|happening| happening.joins_at.is_some());
         let one_of = |list: &[Self]| list.iter().any(|program| program.name == self.name);
         let (several, windows) = (one_of(steered::PROGRAMS), one_of(wan::PROGRAMS));
         let why = match (one_of(products::PROGRAMS), cell) {
-            _ if befalls && self.tools[0] != "downpour" => {
+            _ if !befalls.is_empty() && self.tools[0] != "downpour" => {
                 "is not Downpour's: `happening` is for its programs"
             }
+            _ if late && self.receivers != Self::PLAIN.receivers => {
+                "needs its receivers from the start: `joins_at` is not for it"
+            }
+            (_, Cell { receivers, .. }) if !(least..=most).contains(receivers) => match most {
+                1 => "is for one receiver",
+                2 => "is for two receivers",
+                _ => "is for two receivers or more",
+            },
+            (_, Cell { rate: None, .. }) if self.needs_rate => "needs a `rate`",
             (true, Cell { feed: None, .. }) => "sends products: the cell needs `feed`",
             (false, Cell { feed: Some(_), .. }) => "sends one file: `feed` is for *-products*",
             (_, Cell { transfers: 2.., .. }) if !several => {
@@ -132,35 +159,51 @@ fn text(path: PathBuf) -> String {
 #[cfg(test)]
 mod tests {
     use super::all;
-    use crate::experiment::Cell;
-    use crate::units::{Size, Span};
+    use crate::experiment::{Cell, Happening};
+    use crate::units::{Rate, Size, Span};
 
     #[test]
     fn what_a_program_takes_no_notice_of_is_refused() {
-        let refused = |name: &str, cell: &Cell| {
-            let program = all().find(|program| program.name == name).unwrap();
-            program.refuses(cell, false).is_some()
-        };
-        let plain = Cell::default();
+        let program = |name: &str| all().find(|program| program.name == name).unwrap();
+        let refused = |name: &str, cell: &Cell| program(name).refuses(cell, &[]).is_some();
+        let plain = Cell { receivers: 2, rate: Some(Rate(1_000_000)), ..Cell::default() };
         let feed = Cell { feed: Some("ngrid".to_owned()), ..plain.clone() };
         let several = Cell { transfers: 2, ..plain.clone() };
         let measured = Cell { measured_from: Some(Span::default()), ..plain.clone() };
         let window = Cell { window: Some(Size(4096)), ..plain.clone() };
         let connections = Cell { connections: Some(8), ..plain.clone() };
         let cells = [&plain, &feed, &several, &measured, &window, &connections];
-        for (name, told) in [
-            ("downpour", [false, true, true, true, true, true]),
-            ("downpour-products", [true, false, true, true, true, true]),
-            ("wan-loop", [false, true, false, false, true, false]),
-            ("iperf3-wan", [false, true, true, true, false, false]),
-            ("tcp-parallel", [false, true, true, true, true, true]),
+        for (name, told, receivers) in [
+            ("downpour", [false, true, true, true, true, true], [false; 3]),
+            ("downpour-products", [true, false, true, true, true, true], [true; 3]),
+            ("wan-loop", [false, true, false, false, true, false], [false, true, true]),
+            ("iperf3-wan", [false, true, true, true, false, false], [false, true, true]),
+            ("tcp-parallel", [false, true, true, true, true, true], [false; 3]),
+            ("downpour-two", [false, true, true, true, true, true], [true, false, false]),
+            ("downpour-two-in", [false, true, true, true, true, true], [true, false, true]),
         ] {
-            assert_eq!(cells.map(|cell| refused(name, cell)), told, "{name}");
+            let to = |receivers, cell: &Cell| refused(name, &Cell { receivers, ..cell.clone() });
+            let least = program(name).receivers.0;
+            assert_eq!(cells.map(|cell| to(least, cell)), told, "{name}");
+            assert_eq!([1, 2, 3].map(|n| to(n, &plain)), receivers, "{name}");
         }
-        let befallen = all().filter(|program| program.refuses(&plain, true).is_none());
-        let befallen: Vec<&str> = befallen.map(|program| program.name).collect();
-        for (name, bears) in [("downpour", true), ("downpour-bmtp", true), ("udpcast", false)] {
-            assert_eq!(befallen.contains(&name), bears, "{name}");
+        for name in ["wan-bdp-1", "downpour-products", "downpour-traced"] {
+            let with = if name == "downpour-products" { &feed } else { &plain };
+            let cell = |rate| Cell { rate, receivers: 1, ..with.clone() };
+            assert_eq!([plain.rate, None].map(|rate| refused(name, &cell(rate))), [false, true]);
+        }
+        let pauses = Happening { pauses_at: Some(Span::default()), ..Happening::default() };
+        let joins = Happening { joins_at: Some(Span::default()), ..Happening::default() };
+        for (name, bears) in [
+            ("downpour", [true, true]),
+            ("downpour-bmtp", [true, true]),
+            ("downpour-two", [true, false]),
+            ("udpcast", [false, false]),
+        ] {
+            let bear = |befalls: &Happening| {
+                program(name).refuses(&plain, std::slice::from_ref(befalls)).is_none()
+            };
+            assert_eq!([&pauses, &joins].map(bear), bears, "{name}");
         }
     }
 

@@ -19,50 +19,38 @@ pub(super) const PROGRAMS: &[Program] = &[
     Program {
         name: "downpour-bmtp",
         about: "profile bmtp: NAKs by chance, 1.05 × the slowest receiver's rate; starts at 200 packets/s unless told",
-        tools: &["downpour"],
-        package: None,
-        shares_uplinks: false,
         run: |stage| bmtp(stage, &[]),
+        ..Program::PLAIN
     },
     Program {
         name: "downpour-bmtp-rejected",
         about: "the same with the status rule that the paper rejected",
-        tools: &["downpour"],
-        package: None,
-        shares_uplinks: false,
         run: |stage| bmtp(stage, &["--rejected-rule"]),
+        ..Program::PLAIN
     },
     Program {
         name: "downpour-afdp",
         about: "profile afdp by multicast: an interval that requests make longer and time shorter; at least 10 ms",
-        tools: &["downpour"],
-        package: None,
-        shares_uplinks: false,
         run: |stage| afdp(stage, &["--mode", "multicast", "--group", GROUP]),
+        ..Program::PLAIN
     },
     Program {
         name: "downpour-afdp-broadcast",
         about: "the same by broadcast",
-        tools: &["downpour"],
-        package: None,
-        shares_uplinks: false,
         run: |stage| afdp(stage, &["--mode", "broadcast"]),
+        ..Program::PLAIN
     },
     Program {
         name: "downpour-afdp-unicast",
         about: "the same by unicast to each",
-        tools: &["downpour"],
-        package: None,
-        shares_uplinks: false,
         run: |stage| afdp(stage, &["--mode", "unicast"]),
+        ..Program::PLAIN
     },
     Program {
         name: "downpour-fmtp",
         about: "profile fmtp: shaped to 95 % of the rate, repair by TCP to each",
-        tools: &["downpour"],
-        package: None,
-        shares_uplinks: false,
         run: fmtp,
+        ..Program::PLAIN
     },
     beside("table1-idle", |stage| table_1(stage, None)),
     beside("table1-tcp", |stage| table_1(stage, Some(tcp_to_first))),
@@ -86,9 +74,9 @@ const fn beside(name: &'static str, run: fn(&mut Stage<'_>) -> io::Result<()>) -
         name,
         about: "7.0 MB by TCP to the last receiver beside what the name says to the others: Mbit/s of that TCP",
         tools: &["downpour", "lab"],
-        package: None,
-        shares_uplinks: false,
+        receivers: (2, usize::MAX),
         run,
+        ..Program::PLAIN
     }
 }
 

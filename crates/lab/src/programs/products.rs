@@ -23,26 +23,23 @@ pub(super) const PROGRAMS: &[Program] = &[
     Program {
         name: "downpour-products",
         about: "products in a session that stays open; not told the rate",
-        tools: &["downpour"],
-        package: None,
-        shares_uplinks: false,
         run: |stage| run(stage, false),
+        needs_rate: true,
+        ..Program::PLAIN
     },
     Program {
         name: "downpour-products-fixed",
         about: "the same, told the link's rate (controller fixed)",
-        tools: &["downpour"],
-        package: None,
-        shares_uplinks: false,
         run: |stage| run(stage, true),
+        needs_rate: true,
+        ..Program::PLAIN
     },
     Program {
         name: "downpour-fmtp-products",
         about: "profile fmtp: shaped to 95 % of the rate, repair by TCP to each; given on when complete, nothing verified",
-        tools: &["downpour"],
-        package: None,
-        shares_uplinks: false,
         run: fmtp,
+        needs_rate: true,
+        ..Program::PLAIN
     },
 ];
 

@@ -34,41 +34,40 @@ pub(super) const PROGRAMS: &[Program] = &[
         name: "downpour-traced",
         about: "not told the rate; traced; receivers verify and keep nothing",
         tools: &["downpour", "zstd"],
-        package: None,
-        shares_uplinks: false,
+        needs_rate: true,
         run: traced,
+        ..Program::PLAIN
     },
     Program {
         name: "downpour-beside-4",
         about: "not told the rate; beside four CUBIC flows of iperf3",
         tools: &["downpour", "iperf3"],
-        package: None,
-        shares_uplinks: false,
         run: |stage| beside(stage, 4),
+        ..Program::PLAIN
     },
     Program {
         name: "downpour-beside-1",
         about: "not told the rate; beside one CUBIC flow of iperf3",
         tools: &["downpour", "iperf3"],
-        package: None,
-        shares_uplinks: false,
         run: |stage| beside(stage, 1),
+        ..Program::PLAIN
     },
     Program {
         name: "downpour-two",
         about: "not told the rate; two sessions from one machine, the second five seconds later",
         tools: &["downpour", "zstd"],
-        package: None,
-        shares_uplinks: false,
+        receivers: (2, usize::MAX),
         run: two,
+        ..Program::PLAIN
     },
     Program {
         name: "downpour-two-in",
         about: "not told the rate; two sessions by UDP from two machines to one, the second five seconds later; wire and CPU of the sender are that one's",
         tools: &["downpour", "zstd", "nft"],
-        package: None,
         shares_uplinks: true,
+        receivers: (2, 2),
         run: two_in,
+        ..Program::PLAIN
     },
 ];
 

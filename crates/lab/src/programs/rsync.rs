@@ -12,16 +12,16 @@ pub(super) const PROGRAMS: &[Program] = &[
         about: "whole file to the daemon on each receiver, all at once",
         tools: &["rsync"],
         package: Some("rsync"),
-        shares_uplinks: false,
         run: |stage| run(stage, false),
+        ..Program::PLAIN
     },
     Program {
         name: "rsync-sequential",
         about: "whole file to the daemon on each receiver, one after another",
         tools: &["rsync"],
         package: Some("rsync"),
-        shares_uplinks: false,
         run: |stage| run(stage, true),
+        ..Program::PLAIN
     },
 ];
 

@@ -14,7 +14,16 @@ const fn program(
     about: &'static str,
     run: fn(&mut Stage<'_>) -> io::Result<()>,
 ) -> Program {
-    Program { name, about, tools: &["downpour"], package: None, shares_uplinks: false, run }
+    Program { name, about, receivers: (1, 1), run, ..Program::PLAIN }
+}
+
+/// One whose plan is told the rate.
+const fn by_plan(
+    name: &'static str,
+    about: &'static str,
+    run: fn(&mut Stage<'_>) -> io::Result<()>,
+) -> Program {
+    Program { needs_rate: true, ..program(name, about, run) }
 }
 
 pub(super) const PROGRAMS: &[Program] = &[
@@ -26,13 +35,13 @@ pub(super) const PROGRAMS: &[Program] = &[
         let connections = stage.cell.connections().to_string();
         run(stage, &["--connections", &connections])
     }),
-    program("wan-bdp-1", "so many connections, buffers of 1 x rate x round trip in all", |stage| {
+    by_plan("wan-bdp-1", "so many connections, buffers of 1 x rate x round trip in all", |stage| {
         planned(stage, "bdp-1")
     }),
-    program("wan-bdp-2", "so many connections, buffers of 2 x rate x round trip in all", |stage| {
+    by_plan("wan-bdp-2", "so many connections, buffers of 2 x rate x round trip in all", |stage| {
         planned(stage, "bdp-2")
     }),
-    program("wan-bdp-3", "so many connections, buffers of 3 x rate x round trip in all", |stage| {
+    by_plan("wan-bdp-3", "so many connections, buffers of 3 x rate x round trip in all", |stage| {
         planned(stage, "bdp-3")
     }),
     program("wan-loop", "connections and pacing by the closed loop, told nothing", |stage| {
@@ -42,7 +51,6 @@ pub(super) const PROGRAMS: &[Program] = &[
         carry(stage, &[])
     }),
     program("wan-1", "one connection", |stage| run(stage, &["--connections", "1"])),
-    program("wan-4", "four connections", |stage| run(stage, &["--connections", "4"])),
     program("wan-8", "eight connections", |stage| run(stage, &["--connections", "8"])),
     program("wan-16", "sixteen connections", |stage| run(stage, &["--connections", "16"])),
     program("wan-32", "32 connections", |stage| run(stage, &["--connections", "32"])),

@@ -25,44 +25,39 @@ pub(super) const PROGRAMS: &[Program] = &[
         name: "tcp-parallel",
         about: ABOUT_CUBIC,
         tools: &["lab"],
-        package: None,
-        shares_uplinks: false,
         run: |stage| run(stage, "cubic", 1, &[]),
+        ..Program::PLAIN
     },
     Program {
         name: "tcp-parallel-discard",
         about: "the same; receivers compare what comes with the payload and keep nothing",
         tools: &["lab"],
-        package: None,
-        shares_uplinks: false,
         run: |stage| {
             stage.proof = Proof::Vouched;
             run(stage, "cubic", 1, &[])
         },
+        ..Program::PLAIN
     },
     Program {
         name: "tcp-sequential",
         about: "one receiver after another, CUBIC",
         tools: &["lab"],
-        package: None,
-        shares_uplinks: false,
         run: |stage| run(stage, "cubic", 1, &["--sequential"]),
+        ..Program::PLAIN
     },
     Program {
         name: "tcp-parallel-bbr",
         about: "one connection to each receiver, BBR",
         tools: &["lab"],
-        package: None,
-        shares_uplinks: false,
         run: |stage| run(stage, "bbr", 1, &[]),
+        ..Program::PLAIN
     },
     Program {
         name: "tcp-parallel-8",
         about: "eight connections to each receiver, CUBIC, each with an eighth of the file",
         tools: &["lab"],
-        package: None,
-        shares_uplinks: false,
         run: |stage| run(stage, "cubic", 8, &[]),
+        ..Program::PLAIN
     },
 ];
 

@@ -22,35 +22,35 @@ pub(super) const PROGRAMS: &[Program] = &[
         about: "full duplex, paced by acknowledgement; told what takes 99.5 % of the rate where there is one; with loss it waits up to 1 s for who joins",
         tools: &["udp-sender", "udp-receiver"],
         package: Some("udpcast"),
-        shares_uplinks: false,
         run: |stage| run(stage, Told::Rate),
+        ..Program::PLAIN
     },
     Program {
         name: "udpcast-untold",
         about: "the same, told no rate: acknowledgements and a full socket buffer hold it back",
         tools: &["udp-sender", "udp-receiver"],
         package: Some("udpcast"),
-        shares_uplinks: false,
         run: |stage| run(stage, Told::Nothing),
+        ..Program::PLAIN
     },
     Program {
         name: "udpcast-discard",
         about: "the same; receivers write to a pipe, where it is compared with the payload and not kept",
         tools: &["udp-sender", "udp-receiver", "lab", "sh"],
         package: Some("udpcast"),
-        shares_uplinks: false,
         run: |stage| {
             stage.proof = Proof::Vouched;
             run(stage, Told::Rate)
         },
+        ..Program::PLAIN
     },
     Program {
         name: "udpcast-fec",
         about: "one-way; told what takes 99.5 % of the rate, and the loss: 8, 12 or 26 parity slices per 128",
         tools: &["udp-sender", "udp-receiver"],
         package: Some("udpcast"),
-        shares_uplinks: false,
         run: |stage| run(stage, Told::RateAndLoss),
+        ..Program::PLAIN
     },
 ];
 

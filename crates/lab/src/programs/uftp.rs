@@ -10,30 +10,30 @@ pub(super) const PROGRAMS: &[Program] = &[
         about: "told 96.7 % of the rate",
         tools: &["uftp", "uftpd"],
         package: Some("uftp"),
-        shares_uplinks: false,
         run: |stage| {
             let rate = stage.told_kbit(TOLD).to_string();
             run(stage, &["-R", &rate])
         },
+        ..Program::PLAIN
     },
     Program {
         name: "uftp-max",
         about: "as fast as the sender's own queue takes it",
         tools: &["uftp", "uftpd"],
         package: Some("uftp"),
-        shares_uplinks: false,
         run: |stage| run(stage, &["-R", "-1"]),
+        ..Program::PLAIN
     },
     Program {
         name: "uftp-tfmcc",
         about: "finds the rate by TFMCC, told 96.7 % of it as a ceiling",
         tools: &["uftp", "uftpd"],
         package: Some("uftp"),
-        shares_uplinks: false,
         run: |stage| {
             let control = format!("tfmcc:max={}", stage.told_kbit(TOLD));
             run(stage, &["-C", &control])
         },
+        ..Program::PLAIN
     },
 ];
 

@@ -10,58 +10,57 @@ pub(super) const PROGRAMS: &[Program] = &[
     Program {
         name: "downpour-tcp",
         about: "HTTPS connections, CUBIC; verified, nothing is kept",
-        tools: &["downpour"],
-        package: None,
-        shares_uplinks: false,
         run: |stage| run(stage, "tcp", Some("cubic")),
+        receivers: (1, 1),
+        ..Program::PLAIN
     },
     Program {
         name: "downpour-tcp-bbr",
         about: "HTTPS connections, BBR; verified, nothing is kept",
-        tools: &["downpour"],
-        package: None,
-        shares_uplinks: false,
         run: |stage| run(stage, "tcp", Some("bbr")),
+        receivers: (1, 1),
+        ..Program::PLAIN
     },
     Program {
         name: "downpour-udp",
         about: "the stream to one receiver's address; verified, nothing is kept",
-        tools: &["downpour"],
-        package: None,
-        shares_uplinks: false,
         run: |stage| run(stage, "udp", None),
+        receivers: (1, 1),
+        ..Program::PLAIN
     },
     Program {
         name: "downpour-wan-auto",
         about: "by UDP or TCP, not told which; verified, nothing is kept",
-        tools: &["downpour"],
-        package: None,
-        shares_uplinks: false,
         run: |stage| run(stage, "auto", Some("cubic")),
+        receivers: (1, 1),
+        ..Program::PLAIN
     },
     Program {
         name: "iperf3-wan",
         about: "as many connections, CUBIC, memory to memory; nothing is stored or verified; what had not come at its end is added, at the rate of what had",
         tools: &["iperf3"],
         package: Some("iperf3"),
-        shares_uplinks: false,
         run: |stage| iperf3_wan(stage, "cubic"),
+        receivers: (1, 1),
+        ..Program::PLAIN
     },
     Program {
         name: "iperf3-wan-bbr",
         about: "as many connections, BBR, memory to memory; nothing is stored or verified; what had not come at its end is added, at the rate of what had",
         tools: &["iperf3"],
         package: Some("iperf3"),
-        shares_uplinks: false,
         run: |stage| iperf3_wan(stage, "bbr"),
+        receivers: (1, 1),
+        ..Program::PLAIN
     },
     Program {
         name: "gridftp",
         about: "globus-url-copy with as many connections, the kernel's congestion control; nothing is stored or verified",
         tools: &["globus-url-copy", "globus-gridftp-server"],
         package: Some("globus-gass-copy-progs"),
-        shares_uplinks: false,
         run: gridftp,
+        receivers: (1, 1),
+        ..Program::PLAIN
     },
 ];
 
