@@ -4,7 +4,7 @@
 //! - `downpour-beside-4`, `downpour-beside-1`: so many CUBIC flows by iperf3 for [`BESIDE_S`] seconds before and while
 //!   the session runs; what share of the link they got while it did. The file must last longer than that at the full rate.
 //! - `downpour-two`: two sessions from one machine, each to every second receiver, the second [`SECOND_S`] later; what share the
-//!   larger one got. Each file must last until the end of [`TOGETHER_S`], whatever the shares.
+//!   larger one got. Each file must last until the end of [`TOGETHER_S`], whatever the shares: who is alone before makes up for it.
 //! - `downpour-two-in`: the same from two machines that do not hear each other to one, the sender of other experiments.
 
 use super::{Program, downpour, text};
@@ -197,7 +197,11 @@ fn compare_two(stage: &mut Stage<'_>) -> io::Result<()> {
     let came = |n: u64| -> io::Result<f64> {
         let begun = n * SECOND_S;
         let arrivals = Arrivals::of(&stage.trace(&format!("trace{n}"))?);
-        Ok(arrivals.between(from - begun, until - begun))
+        arrivals.between(from - begun, until - begun).ok_or_else(|| {
+            let which = ["first", "second"][n as usize];
+            let why = format!("the {which} session ended before {until} s: give it a larger size");
+            io::Error::other(why)
+        })
     };
     let (first, second) = (came(0)?, came(1)?);
     stage.figures.larger_share = Some(first.max(second) / (first + second));
@@ -272,13 +276,11 @@ impl Arrivals {
         Self { queues, bins }
     }
 
-    /// Bytes of frames that came to the receiver that got most, between two seconds.
-    fn between(&self, from: u64, until: u64) -> f64 {
-        let bin = |s: u64| (s as f64 / BIN_S).round() as usize;
-        let inside = |bins: &Vec<Bin>| -> f64 {
-            bins.iter().take(bin(until)).skip(bin(from)).map(|bin| bin.bytes).sum()
-        };
-        self.bins.iter().map(inside).fold(0.0, f64::max)
+    /// Bytes of frames that came to the receiver that got most, between two seconds; `None` where nothing came until the end of them.
+    fn between(&self, from: u64, until: u64) -> Option<f64> {
+        let [from, until] = [from, until].map(|s| (s as f64 / BIN_S).round() as usize);
+        let bins = self.bins.iter().filter_map(|bins| bins.get(from..until));
+        bins.map(|bins| bins.iter().map(|bin| bin.bytes).sum::<f64>()).reduce(f64::max)
     }
 }
 
@@ -345,8 +347,11 @@ mod tests {
         assert!((read.ramp_s.unwrap() - 0.8).abs() < 1e-6, "{read:?}");
         assert_eq!(Reading::of(&lines, 2.0 * full).ramp_s, None);
         // Five steps of 100 packets and five of 1000.
-        let came = super::Arrivals::of(&lines).between(0, 1);
+        let arrivals = super::Arrivals::of(&lines);
+        let came = arrivals.between(0, 1).unwrap();
         assert!((came - 5500.0 * 1514.0).abs() < 1e-3, "{came}");
+        // Who ended before was not compared to the end.
+        assert_eq!(arrivals.between(0, 2), None);
         // As many datagrams, of which some are polls, are not 90 % of the rate.
         assert_eq!(Reading::of(&trace(1200), full).ramp_s, None);
         // The later one is on trial when the other has its rate: nothing is known of it.
