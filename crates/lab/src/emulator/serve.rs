@@ -59,11 +59,9 @@ pub(crate) fn serve() -> io::Result<()> {
         return Err(io::Error::other("the first order must be to build"));
     };
     let mut ends = Vec::new();
-    for (wire, number) in wires.into_iter().zip(0..) {
-        for (name, shape, way) in [(wire.near, wire.up, 0), (wire.far, wire.down, 1)] {
-            let pipe = Pipe::new(shape, chance(seed, number, way));
-            ends.push(End { tap: Tap::new(&name)?, pipe });
-        }
+    let ways = wires.into_iter().flat_map(|wire| [(wire.near, wire.up), (wire.far, wire.down)]);
+    for ((name, shape), seed) in ways.zip(seeds(seed)) {
+        ends.push(End { tap: Tap::new(&name)?, pipe: Pipe::new(shape, seed) });
     }
     let (sender, orders) = channel();
     std::thread::spawn(move || {
@@ -202,9 +200,11 @@ impl Emulator {
     }
 }
 
-/// The seed of one way of one wire. Another than of any other way, also where the network's seed is the next.
-fn chance(seed: u64, wire: u64, way: u64) -> u64 {
-    seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ (2 * wire + way)
+/// The seeds of all ways. They are drawn: generators whose seeds are near each other draw alike, for as long as each has drawn as often
+/// as the other, and receivers would lose the same of what goes to all.
+fn seeds(seed: u64) -> impl Iterator<Item = u64> {
+    let mut rng = fastrand::Rng::with_seed(seed);
+    std::iter::repeat_with(move || rng.u64(..))
 }
 
 /// What an Ethernet frame carries.
@@ -230,14 +230,25 @@ pub(crate) fn now() -> Nanos {
 
 #[cfg(test)]
 mod tests {
-    use super::chance;
+    use super::{Carries, Pipe, seeds};
+    use crate::emulator::pipe::Shape;
     use std::collections::HashSet;
 
     #[test]
     fn repeats_wires_and_ways_have_seeds_of_their_own() {
-        let (repeats, wires) = (1..=3, 0..17);
-        let wires = repeats.flat_map(|repeat| wires.clone().map(move |wire| (repeat, wire)));
-        let ways = wires.flat_map(|(repeat, wire)| [0, 1].map(|way| chance(repeat, wire, way)));
+        let ways = (1..=3).flat_map(|repeat| seeds(repeat).take(17 * 2));
         assert_eq!(ways.collect::<HashSet<_>>().len(), 3 * 17 * 2);
+    }
+
+    #[test]
+    fn receivers_lose_independently_of_each_other() {
+        for repeat in 1..=3 {
+            let lossy = |seed| Pipe::new(Shape { loss: 0.05, ..Shape::default() }, seed);
+            let mut ways: Vec<Pipe> = seeds(repeat).take(6).map(lossy).collect();
+            let mut lost = |way: usize| ways[way].admit(0, 1514, Carries::Data).is_none();
+            // Each has its turn with every frame.
+            let both = (0..400_000).filter(|_| lost(3) & lost(5)).count();
+            assert!((900..1100).contains(&both), "{repeat}: {both} of 1000");
+        }
     }
 }
