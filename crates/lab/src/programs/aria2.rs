@@ -20,7 +20,7 @@ const DIGEST_DIGITS: usize = 40;
 
 pub(super) const PROGRAMS: &[Program] = &[Program {
     name: "aria2-bittorrent",
-    about: "a swarm with a tracker on the sender; pieces of 256 KiB",
+    about: "a swarm with a tracker on the sender; pieces of 256 KiB; the machine's congestion control",
     tools: &["aria2c", "split", "sha1sum"],
     package: Some("aria2"),
     shares_uplinks: true,

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 pub(super) const PROGRAMS: &[Program] = &[Program {
     name: "iperf3",
-    about: "memory to memory, one connection to each receiver at once; nothing is stored or verified; what had not come at its end is added, at the rate of what had",
+    about: "memory to memory, one connection to each receiver at once, CUBIC; nothing is stored or verified; what had not come at its end is added, at the rate of what had",
     tools: &["iperf3"],
     package: Some("iperf3"),
     run,
@@ -26,10 +26,11 @@ struct Came {
 }
 
 fn run(stage: &mut Stage<'_>) -> io::Result<()> {
+    stage.net_admin = true;
     let bytes = stage.cell.size.0.to_string();
     let hosts: Vec<_> = stage.network.receivers.iter().map(|host| host.ipv4.clone()).collect();
-    let clients: Vec<_> =
-        hosts.iter().map(|host| vec!["--client", host.as_str(), "--bytes", &bytes]).collect();
+    let client = |host| vec!["--client", host, "--bytes", &bytes, "--congestion", "cubic"];
+    let clients: Vec<_> = hosts.iter().map(|host| client(host.as_str())).collect();
     measure(stage, &clients)
 }
 

@@ -9,7 +9,7 @@ const PORT: &str = "8730";
 pub(super) const PROGRAMS: &[Program] = &[
     Program {
         name: "rsync-parallel",
-        about: "whole file to the daemon on each receiver, all at once",
+        about: "whole file to the daemon on each receiver, all at once, with the machine's congestion control",
         tools: &["rsync"],
         package: Some("rsync"),
         run: |stage| run(stage, false),
@@ -17,7 +17,7 @@ pub(super) const PROGRAMS: &[Program] = &[
     },
     Program {
         name: "rsync-sequential",
-        about: "whole file to the daemon on each receiver, one after another",
+        about: "whole file to the daemon on each receiver, one after another, with the machine's congestion control",
         tools: &["rsync"],
         package: Some("rsync"),
         run: |stage| run(stage, true),
