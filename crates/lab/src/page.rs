@@ -337,15 +337,14 @@ fn row(text: &mut String, name: &str, wanted: usize, runs: &[&Record]) -> std::f
         }
     }
     let percent = |share: fn(&Record) -> Option<f64>| {
-        let shares = runs.iter().filter(|record| record.has_delivered());
-        let shares = shares.filter_map(|record| Some(share(record)? * 100.0));
+        let ran = |r: &&&Record| r.has_delivered() || r.figures.late_mbit.is_some();
+        let shares = runs.iter().filter(ran).filter_map(|record| Some(share(record)? * 100.0));
         median(shares).map_or("-".to_owned(), |[middle, ..]| format!("{middle:.0}"))
     };
     let a_gb = |figure: &str, each: bool| {
         let of = |record: &&Record| {
             let gb = record.latencies.product_bytes.unwrap_or(record.cell.bytes()) as f64 / 1e9;
             let those = if each { record.cell.receivers as f64 } else { 1.0 };
-            // What was measured for a time is no payload's.
             record.figure(figure).filter(|_| record.wall_s.is_some()).map(|s| s / gb / those)
         };
         let values = runs.iter().filter_map(of);

@@ -129,10 +129,9 @@ impl Record {
         Some(self.rx_packets? + self.lost_own)
     }
 
-    /// Whether what it cost is that of a delivery: of one that did not come about it can be next to nothing.
+    /// Whether what it cost is that of a delivery: of one that did not come about, or was not waited for, it is of no payload.
     pub(crate) fn has_delivered(&self) -> bool {
-        let came = self.wall_s.or(self.others_s).or(self.figures.late_mbit);
-        !self.lab_failed && came.is_some()
+        !self.lab_failed && self.wall_s.or(self.others_s).is_some()
     }
 
     /// A figure by its name, if the run has come to it.
@@ -178,7 +177,7 @@ fn quoted(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{Record, median, quoted};
+    use super::{Figures, Record, median, quoted};
 
     #[test]
     fn what_a_vain_run_cost_is_no_figure() {
@@ -190,6 +189,10 @@ mod tests {
         assert_eq!(vain.figure("wire_over_size"), None);
         let one_lacks_it = Record { others_s: Some(7.0), ..vain };
         assert_eq!(one_lacks_it.figure("wire_over_size"), Some(0.001));
+        let figures = Figures { late_mbit: Some(1.1), ..Figures::default() };
+        let measured = Record { wall_s: None, figures, ..whole };
+        assert_eq!(measured.figure("wire_over_size"), None);
+        assert_eq!(measured.figure("late_mbit"), Some(1.1));
     }
 
     #[test]

@@ -407,6 +407,12 @@ impl<'a> Stage<'a> {
         Ok(self.running.iter().any(|r| r.receiver.is_none() && !r.aside && r.ended.is_none()))
     }
 
+    /// Lets so much time pass.
+    pub(crate) fn pass(&mut self, time: Duration) -> io::Result<()> {
+        let until = Instant::now() + time;
+        self.wait("the time to pass", |_| Instant::now() >= until)
+    }
+
     /// Waits until every receiver's folder has a file of this name: the payload, where programs put it there
     /// when it is finished, or another that says so.
     pub(crate) fn wait_files(&mut self, name: &str) -> io::Result<()> {
@@ -471,7 +477,11 @@ impl<'a> Stage<'a> {
         let begun = self.started.as_ref().map_or_else(Instant::now, |(at, _)| *at);
         self.over = None;
         loop {
-            self.look()?;
+            if let Err(e) = self.look() {
+                // What else has ended by now has its time.
+                over(self);
+                return Err(e);
+            }
             self.let_happen(begun.elapsed())?;
             if over(self) {
                 self.over = self.started.as_ref().map(|_| Meter::read(self.footprint));

@@ -228,9 +228,12 @@ fn table_1(stage: &mut Stage<'_>, other: Option<Other>) -> io::Result<()> {
     match other {
         Some(other) => {
             other(stage)?;
-            std::thread::sleep(STRIDE);
+            stage.pass(STRIDE)?;
         }
-        None => stage.settle(),
+        None => {
+            stage.settle();
+            stage.start_clock();
+        }
     }
     let host = &stage.network.receivers[last].ipv4;
     let begun = Instant::now();

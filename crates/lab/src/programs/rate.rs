@@ -54,7 +54,7 @@ pub(super) const PROGRAMS: &[Program] = &[
     },
     Program {
         name: "downpour-two",
-        about: "not told the rate; two sessions from one machine, the second five seconds later",
+        about: "not told the rate; two sessions from one machine, the second five seconds later; all but the share is over one of the two files",
         tools: &["downpour", "zstd"],
         receivers: (2, usize::MAX),
         run: two,
@@ -62,7 +62,7 @@ pub(super) const PROGRAMS: &[Program] = &[
     },
     Program {
         name: "downpour-two-in",
-        about: "not told the rate; two sessions by UDP from two machines to one, the second five seconds later; wire and CPU of the sender are that one's",
+        about: "not told the rate; two sessions by UDP from two machines to one, the second five seconds later; wire and CPU of the sender are that one's, all but the share is over one of the two files",
         tools: &["downpour", "zstd", "nft"],
         shares_uplinks: true,
         receivers: (2, 2),
@@ -97,7 +97,12 @@ fn beside(stage: &mut Stage<'_>, flows: u64) -> io::Result<()> {
     downpour::run(stage, false, &[])?;
     let until = begun.elapsed();
     let from = stage.clock_began().map_or(until, |at| at - begun);
-    let told: Value = serde_json::from_str(&std::fs::read_to_string(Path::new(&log))?)?;
+    let told = std::fs::read_to_string(Path::new(&log))?;
+    if told.is_empty() {
+        let why = "the session ended before the TCP flows: give it a larger size";
+        return Err(io::Error::other(why));
+    }
+    let told: Value = serde_json::from_str(&told)?;
     let bits = received(&told["server_output_json"], from.as_secs_f64(), until.as_secs_f64());
     let full = stage.cell.rate.map(|rate| rate.0 as f64 * (FRAME_BYTES - 66.0) / FRAME_BYTES);
     stage.figures.tcp_share = bits.zip(full).map(|(bits, full)| bits / full);
@@ -141,7 +146,7 @@ fn two(stage: &mut Stage<'_>) -> io::Result<()> {
             "--trace", trace, &payload,
         ])?;
         if n == 0 {
-            std::thread::sleep(Duration::from_secs(SECOND_S));
+            stage.pass(Duration::from_secs(SECOND_S))?;
         }
     }
     stage.wait_receivers()?;
@@ -175,7 +180,7 @@ fn two_in(stage: &mut Stage<'_>) -> io::Result<()> {
             "send", "--path", "udp", "--listen", listen, "--ticket", ticket, "--receivers", "1", "--trace", trace, &payload,
         ])?;
         if n == 0 {
-            std::thread::sleep(Duration::from_secs(SECOND_S));
+            stage.pass(Duration::from_secs(SECOND_S))?;
         }
     }
     stage.wait_receivers()?;
