@@ -71,7 +71,7 @@ const BEYOND_ONE: [&str; 2] = ["wall_over_bound", "wire_over_size"];
 pub(crate) struct Surroundings {
     pub(crate) command: String,
     pub(crate) date: String,
-    /// Of the sources, where the lab runs in their folder.
+    /// Of the sources in whose folder the lab's program lies, or else, which is said, of the folder that it runs in.
     pub(crate) revision: String,
     pub(crate) machine: String,
     pub(crate) load: String,
@@ -99,13 +99,22 @@ impl Surroundings {
         Self {
             command: std::env::args().collect::<Vec<_>>().join(" "),
             date: said("date", &["-u", "+%Y-%m-%d %H:%M UTC"]),
-            revision: said("git", &["describe", "--always", "--dirty"]),
+            revision: revision().unwrap_or_default(),
             machine,
             load: read("/proc/loadavg"),
             programs: Vec::new(),
             skipped: Vec::new(),
         }
     }
+}
+
+fn revision() -> io::Result<String> {
+    let lab = std::env::current_exe()?;
+    let beside = lab.parent().unwrap_or(Path::new("/")).to_string_lossy().into_owned();
+    let describe = |folder: &str| run("git", &["-C", folder, "describe", "--always", "--dirty"]);
+    let here =
+        |_| describe(".").map(|told| told.trim().to_owned() + " of the folder that it ran in");
+    describe(&beside).map(|told| told.trim().to_owned()).or_else(here)
 }
 
 /// Which processor this is. By its name alone one generation is like another.

@@ -125,22 +125,27 @@ impl Program {
         Some(format!("`{}` {why}", self.name))
     }
 
-    /// Its version.
+    /// Its version; of our own, whose builds have all the same, also when its file was last changed.
     pub(crate) fn version(&self) -> String {
-        let asked = match self.package {
-            Some(package) => run("dpkg-query", &["-W", "-f", "${Package} ${Version}", package]),
-            None => tool(self.tools[0]).map_or_else(
-                || Ok(String::new()),
-                |path| run(&path.to_string_lossy(), &["--version"]),
-            ),
-        };
         // Where there is no dpkg it stays unknown.
-        let text = asked.unwrap_or_default();
-        text.lines().next().unwrap_or_default().trim().to_owned()
+        let first = |program: &str, arguments: &[&str]| {
+            let text = run(program, arguments).unwrap_or_default();
+            text.lines().next().unwrap_or_default().trim().to_owned()
+        };
+        let own = |path: PathBuf| {
+            let path = text(path);
+            let changed = first("date", &["-u", "-r", &path, "+%Y-%m-%d %H:%M:%S UTC"]);
+            format!("{} of {changed}", first(&path, &["--version"]))
+        };
+        match self.package {
+            Some(package) => first("dpkg-query", &["-W", "-f", "${Package} ${Version}", package]),
+            None => tool(self.tools[0]).map(own).unwrap_or_default(),
+        }
     }
 }
 
-/// Where a program is: the lab itself, beside it (our own, and what `make bench` builds), or installed.
+/// Where a program is: the lab itself, beside it (our own, and what `make bench` builds), or installed; but another `downpour` than the one
+/// beside it is of another build.
 pub(crate) fn tool(name: &str) -> Option<PathBuf> {
     let this = std::env::current_exe().ok()?;
     if name == "lab" {
@@ -148,7 +153,8 @@ pub(crate) fn tool(name: &str) -> Option<PathBuf> {
     }
     let folder = this.parent()?;
     let built = ["", "../tools/bin"].map(|place| folder.join(place).join(name));
-    built.into_iter().find(|path| path.is_file()).or_else(|| find(name))
+    let installed = || if name == "downpour" { None } else { find(name) };
+    built.into_iter().find(|path| path.is_file()).or_else(installed)
 }
 
 /// Paths as arguments.
