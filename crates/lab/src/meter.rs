@@ -4,6 +4,10 @@
 //! kernel counts exactly what each used, and for how long somebody in it waited for a CPU. Where there are no
 //! control groups, that is unknown.
 //!
+//! On one machine the kernel takes a frame in where it was sent: without a queue between them what it does for all receivers is in the
+//! sender's time, behind a queue in that of whoever its timer interrupts. On machines of their own a sender of multicast would cost
+//! less, and receivers more.
+//!
 //! Others' work of low priority is not in use: it gives way. The programs' own of low priority is; where the kernel does
 //! not tell the two apart (before 6.13), both are.
 
