@@ -3,7 +3,7 @@
 use crate::emulator::serve::LATE_STEPS;
 use crate::experiment::{Cell, Experiment, Plot};
 use crate::meter;
-use crate::plot::Drawing;
+use crate::plot::{Drawing, Point};
 use crate::record::{Record, csv, median};
 use crate::shell::run;
 use serde::{Deserialize, Serialize};
@@ -15,7 +15,7 @@ use std::path::Path;
 
 const READING: &str = "\
 *Wall*: from the start of the sender to the last delivery (the receiver's program ends, or, where it lingers, all of the file is in its place), median \
-(least–greatest), or, where runs came to none, of how many it is. *Mbit/s*: what was sent over that, or, where transfers were not waited for, what came to the receiver while it was measured, or what a foreign transfer had. *Others*: the last delivery at a receiver \
+(least–greatest; *2 of 3*: so many of the runs came to it). *Mbit/s*: what was sent over that, or, where transfers were not waited for, what came to the receiver while it was measured, or what a foreign transfer had. *Others*: the last delivery at a receiver \
 like most, where some are not. *× bound*: over size · (1514/1472) · 8 / (rate · (1 − loss)), which leaves out what a link \
 saves up (below): 1 MiB at 100 Mbit/s can be 6 % below it. *Wire*: bytes of Ethernet frames that the sender sent, without those that the queue of its own link dropped, over bytes \
 of the file; beside it those that all receivers together sent; with `offloads` a batch of up to 64 KiB counts as one frame, so that \
@@ -379,14 +379,17 @@ fn row(text: &mut String, name: &str, wanted: usize, runs: &[&Record]) -> std::f
     )
 }
 
-/// The median of a figure, with the least and the greatest: of a single run there is no spread.
+/// The median of a figure, with the least and the greatest, and of how many runs it is, where others came to none.
 fn spread(runs: &[&Record], figure: &str, digits: usize) -> String {
-    let values = runs.iter().filter_map(|record| record.figure(figure));
+    let values: Vec<f64> = runs.iter().filter_map(|record| record.figure(figure)).collect();
+    let (came, all) = (values.len(), runs.len());
+    let few = if came < all { format!(", {came} of {all}") } else { String::new() };
     match median(values) {
         None => "-".to_owned(),
-        Some([middle, ..]) if runs.len() == 1 => format!("{middle:.digits$}"),
+        Some([middle, ..]) if all == 1 => format!("{middle:.digits$}"),
+        Some([middle, ..]) if came == 1 => format!("{middle:.digits$} (1 of {all})"),
         Some([middle, least, greatest]) => {
-            format!("{middle:.digits$} ({least:.digits$}–{greatest:.digits$})")
+            format!("{middle:.digits$} ({least:.digits$}–{greatest:.digits$}{few})")
         }
     }
 }
@@ -484,19 +487,26 @@ fn drawing(plot: &Plot, records: &[Record]) -> Drawing {
         }
     }
     let values = |figure: &str, program: Option<&str>| {
-        let value = |column: &String| {
+        let point = |column: &String| {
             let here = records.iter().filter(|r| program.is_none_or(|name| r.program == name));
-            let here = here.filter(|r| shown(&r.cell, &plot.x) == *column);
-            let value = median(here.filter_map(|record| record.figure(figure)))?;
-            let is_beyond = BEYOND_ONE.contains(&figure);
-            Some(if is_beyond { value.map(|ratio| (ratio - 1.0) * 100.0) } else { value })
+            let here: Vec<_> = here.filter(|r| shown(&r.cell, &plot.x) == *column).collect();
+            let spread = median(here.iter().filter_map(|record| record.figure(figure)));
+            let beyond = |spread: [f64; 3]| match BEYOND_ONE.contains(&figure) {
+                true => spread.map(|ratio| (ratio - 1.0) * 100.0),
+                false => spread,
+            };
+            let failed =
+                here.iter().filter(|r| r.figure(figure).is_none() && !r.trouble.is_empty());
+            Point { spread: spread.map(beyond), failed: failed.count(), runs: here.len() }
         };
-        columns.iter().map(value).collect::<Vec<_>>()
+        columns.iter().map(point).collect::<Vec<_>>()
     };
     let mut lines: Vec<_> =
         names.iter().map(|name| (name.clone(), values(&plot.y, Some(name)))).collect();
     if plot.y == "throughput_mbit" {
-        lines.push(("ideal FIFO".to_owned(), values("ideal_mbit", None)));
+        let ideal =
+            values("ideal_mbit", None).into_iter().map(|point| Point { failed: 0, ..point });
+        lines.push(("ideal FIFO".to_owned(), ideal.collect()));
     }
     let (x, y) = (in_words(&plot.x), in_words(&plot.y));
     let title = plot.title.clone().unwrap_or_else(|| {
@@ -514,11 +524,34 @@ fn drawing(plot: &Plot, records: &[Record]) -> Drawing {
 
 #[cfg(test)]
 mod tests {
-    use super::{Drawing, drawing, heading, latencies, limits, lost, processor, row};
+    use super::{Drawing, Point, drawing, heading, latencies, limits, lost, processor, row};
     use crate::experiment::{Cell, Plot};
     use crate::meter::Usage;
     use crate::record::{Figures, Latencies, Record};
     use crate::units::Size;
+
+    /// What one run came to.
+    fn one(value: f64) -> Point {
+        Point { spread: Some([value; 3]), failed: 0, runs: 1 }
+    }
+
+    #[test]
+    fn a_run_that_failed_is_seen_where_the_others_stand() {
+        let run = |wall_s: Option<f64>| {
+            let trouble = wall_s.map_or("timed out".to_owned(), |_| String::new());
+            Record { program: "uftp".to_owned(), wall_s, trouble, ..Record::default() }
+        };
+        let runs = [run(Some(5.0)), run(None), run(Some(7.0)), run(None)];
+        let mut text = String::new();
+        row(&mut text, "uftp", 4, &runs.iter().collect::<Vec<_>>()).unwrap();
+        row(&mut text, "uftp", 2, &[&runs[0], &runs[1]]).unwrap();
+        assert!(text.contains("| 6.00 (5.00–7.00, 2 of 4) |"), "{text}");
+        assert!(text.contains("| 5.00 (1 of 2) |"), "{text}");
+        let (x, y) = ("loss".to_owned(), "wall_s".to_owned());
+        let plot = Plot { x, y, only: Default::default(), title: None, bars: false };
+        let point = Point { spread: Some([6.0, 5.0, 7.0]), failed: 2, runs: 4 };
+        assert_eq!(drawing(&plot, &runs).lines, [("uftp".to_owned(), vec![point])]);
+    }
 
     #[test]
     fn what_was_measured_and_not_delivered_stands_in_its_row() {
@@ -609,7 +642,7 @@ mod tests {
         let plot = Plot { x, y, only: Default::default(), title: None, bars: false };
         let Drawing { columns, lines, .. } = drawing(&plot, &runs);
         assert_eq!(columns, ["0 %", "0.0001 %", "0.0004 %", "7 %"]);
-        assert_eq!(lines[0].1, [1.0, 2.0, 3.0, 4.0].map(|s| Some([s; 3])));
+        assert_eq!(lines[0].1, [1.0, 2.0, 3.0, 4.0].map(one));
         assert_eq!(heading(&runs[1].cell, ["loss"].into_iter()), "loss 0.0001 %");
     }
 
@@ -639,9 +672,9 @@ mod tests {
             "wall time beyond the bound against loss at each receiver; file of 64MiB"
         );
         assert_eq!(bound.y, "wall time beyond the bound, %");
-        assert_eq!(bound.lines, [("downpour".to_owned(), vec![Some([25.0; 3])])]);
+        assert_eq!(bound.lines, [("downpour".to_owned(), vec![one(25.0)])]);
         let products = drawing(&plot("throughput_mbit"), &[run]);
-        assert_eq!(products.lines[1], ("ideal FIFO".to_owned(), vec![Some([25.0; 3])]));
+        assert_eq!(products.lines[1], ("ideal FIFO".to_owned(), vec![one(25.0)]));
         let sizes = Plot { x: "size".to_owned(), only: Default::default(), ..plot("wall_s") };
         assert_eq!(drawing(&sizes, &[]).title, "wall time against size of the file");
     }

@@ -1,5 +1,5 @@
-//! Drawings as SVG: a line for each program, a mark for each median, a stroke from the least to the greatest. Or bars,
-//! side by side, one for each program.
+//! Drawings as SVG: a line for each program, a mark for each median, hollow where runs failed, a stroke from the least to the
+//! greatest. Or bars, side by side, one for each program. Which runs failed stands below a program's name.
 //!
 //! Knows nothing of experiments. The values of x stand at equal distances, as words; y starts at zero, or, as is said
 //! beside it, near the least value where that is more than half of the greatest, or is logarithmic when they are far apart.
@@ -32,10 +32,21 @@ pub(crate) struct Drawing {
     pub(crate) y: String,
     /// Values of x, as they are to be shown.
     pub(crate) columns: Vec<String>,
-    /// Name, and for each column the median, the least and the greatest.
-    pub(crate) lines: Vec<(String, Vec<Option<[f64; 3]>>)>,
+    /// Name, and what it came to in each column.
+    pub(crate) lines: Vec<(String, Vec<Point>)>,
     /// Bars instead of lines.
     pub(crate) bars: bool,
+}
+
+/// What a program came to in a column.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Point {
+    /// The median, the least and the greatest; `None` where no run came to any.
+    pub(crate) spread: Option<[f64; 3]>,
+    /// So many runs failed,
+    pub(crate) failed: usize,
+    /// of so many.
+    pub(crate) runs: usize,
 }
 
 /// How y becomes a height.
@@ -55,7 +66,8 @@ impl Drawing {
 
     fn draw(&self, svg: &mut String) -> std::fmt::Result {
         paper(svg, &self.title)?;
-        let mut scale = Scale::of(self.lines.iter().flat_map(|(_, values)| values).flatten());
+        let points = self.lines.iter().flat_map(|(_, points)| points);
+        let mut scale = Scale::of(points.filter_map(|point| point.spread.as_ref()));
         if self.bars {
             // The length of a bar is its value.
             scale = Scale { low: 0.0, is_log: false, ..scale };
@@ -63,9 +75,10 @@ impl Drawing {
         self.axes(svg, &scale)?;
         for (number, line) in self.lines.iter().enumerate() {
             match self.bars {
-                true => self.bars(svg, &scale, number, line)?,
-                false => self.line(svg, &scale, number, line)?,
+                true => self.bars(svg, &scale, number, &line.1)?,
+                false => self.line(svg, &scale, number, &line.1)?,
             }
+            self.legend(svg, number, line)?;
         }
         writeln!(svg, "</svg>")
     }
@@ -102,15 +115,15 @@ impl Drawing {
         svg: &mut String,
         scale: &Scale,
         number: usize,
-        (name, values): &(String, Vec<Option<[f64; 3]>>),
+        points: &[Point],
     ) -> std::fmt::Result {
         let colour = COLOURS[number % COLOURS.len()];
         // Lines that would hide one another stand a little apart.
         let apart = (number as f64 - self.lines.len() as f64 / 2.0) * 3.0;
-        let mut path = String::new();
+        let (mut path, mut marks) = (String::new(), String::new());
         let mut pen = 'M';
-        for (column, value) in values.iter().enumerate() {
-            let Some([median, least, greatest]) = *value else {
+        for (column, point) in points.iter().enumerate() {
+            let Some([median, least, greatest]) = point.spread else {
                 pen = 'M';
                 continue;
             };
@@ -119,15 +132,36 @@ impl Drawing {
             write!(path, "{pen}{x:.1} {y:.1}")?;
             pen = 'L';
             writeln!(svg, "<path d=\"M{x:.1} {low:.1}V{high:.1}\" stroke=\"{colour}\"/>")?;
-            mark(svg, number, x, y, colour)?;
+            let fill = if point.failed > 0 { "white" } else { colour };
+            mark(&mut marks, number, (x, y), (colour, fill))?;
         }
-        writeln!(
+        write!(
             svg,
-            "<path d=\"{path}\" stroke=\"{colour}\" stroke-width=\"1.6\" fill=\"none\"/>"
-        )?;
+            "<path d=\"{path}\" stroke=\"{colour}\" stroke-width=\"1.6\" fill=\"none\"/>\n{marks}"
+        )
+    }
+
+    /// A program's name, and which of its runs failed.
+    fn legend(
+        &self,
+        svg: &mut String,
+        number: usize,
+        (name, points): &(String, Vec<Point>),
+    ) -> std::fmt::Result {
         let (x, y) = (WIDTH - RIGHT + 20.0, TOP + 10.0 + 20.0 * number as f64);
-        mark(svg, number, x, y, colour)?;
-        words(svg, x + 12.0, y + 4.0, "start", &escaped(name))
+        let colour = COLOURS[number % COLOURS.len()];
+        // A bar's is a square.
+        mark(svg, if self.bars { 1 } else { number }, (x, y), (colour, colour))?;
+        words(svg, x + 12.0, y + 4.0, "start", &escaped(name))?;
+        let failed = self.columns.iter().zip(points).filter(|(_, point)| point.failed > 0);
+        let failed = failed
+            .map(|(column, Point { failed, runs, .. })| format!("{failed} of {runs} at {column}"));
+        let failed = failed.collect::<Vec<_>>().join(", ");
+        if failed.is_empty() {
+            return Ok(());
+        }
+        let small = format!("<tspan font-size=\"9\">failed: {}</tspan>", escaped(&failed));
+        words(svg, x + 12.0, y + 13.0, "start", &small)
     }
 
     fn bars(
@@ -135,13 +169,13 @@ impl Drawing {
         svg: &mut String,
         scale: &Scale,
         number: usize,
-        (name, values): &(String, Vec<Option<[f64; 3]>>),
+        points: &[Point],
     ) -> std::fmt::Result {
         let colour = COLOURS[number % COLOURS.len()];
         let group = (WIDTH - RIGHT - LEFT) / self.columns.len().max(1) as f64;
         let width = group * 0.8 / self.lines.len() as f64;
-        for (column, value) in values.iter().enumerate() {
-            let Some([median, least, greatest]) = *value else { continue };
+        for (column, point) in points.iter().enumerate() {
+            let Some([median, least, greatest]) = point.spread else { continue };
             let x = self.place(column) - group * 0.4 + width * number as f64;
             let (top, bottom, middle) = (scale.height(median), HEIGHT - BOTTOM, x + width / 2.0);
             let (low, high) = (scale.height(least), scale.height(greatest));
@@ -151,9 +185,7 @@ impl Drawing {
                  <path d=\"M{middle:.1} {low:.1}V{high:.1}\" stroke=\"#444\"/>"
             )?;
         }
-        let (x, y) = (WIDTH - RIGHT + 20.0, TOP + 10.0 + 20.0 * number as f64);
-        writeln!(svg, "<path d=\"M{:.1} {:.1}h8v8h-8z\" fill=\"{colour}\"/>", x - 4.0, y - 4.0)?;
-        words(svg, x + 12.0, y + 4.0, "start", &escaped(name))
+        Ok(())
     }
 
     fn place(&self, column: usize) -> f64 {
@@ -220,13 +252,18 @@ pub(crate) fn step_of(rough: f64) -> f64 {
     steps.into_iter().find(|step| *step >= rough).unwrap_or(rough)
 }
 
-fn mark(svg: &mut String, number: usize, x: f64, y: f64, colour: &str) -> std::fmt::Result {
+fn mark(
+    svg: &mut String,
+    number: usize,
+    (x, y): (f64, f64),
+    (stroke, fill): (&str, &str),
+) -> std::fmt::Result {
     let shape = match number % 3 {
         0 => "m-4 0a4 4 0 1 0 8 0a4 4 0 1 0 -8 0",
         1 => "m-4 -4h8v8h-8z",
         _ => "m0 -5l5 9h-10z",
     };
-    writeln!(svg, "<path d=\"M{x:.1} {y:.1}{shape}\" fill=\"{colour}\"/>")
+    writeln!(svg, "<path d=\"M{x:.1} {y:.1}{shape}\" stroke=\"{stroke}\" fill=\"{fill}\"/>")
 }
 
 /// An empty sheet with its title.
@@ -267,7 +304,17 @@ pub(crate) fn escaped(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{BOTTOM, Drawing, HEIGHT, Scale};
+    use super::{BOTTOM, Drawing, HEIGHT, Point, Scale};
+
+    /// A program of which no run failed where it came to something.
+    fn line(name: &str, spreads: &[Option<[f64; 3]>]) -> (String, Vec<Point>) {
+        let point = |spread: &Option<[f64; 3]>| Point {
+            spread: *spread,
+            failed: if spread.is_some() { 0 } else { 3 },
+            runs: 3,
+        };
+        (name.to_owned(), spreads.iter().map(point).collect())
+    }
 
     #[test]
     fn bars_begin_at_zero_and_stand_side_by_side() {
@@ -277,8 +324,8 @@ mod tests {
             y: "y".to_owned(),
             columns: vec!["3".to_owned(), "4".to_owned()],
             lines: vec![
-                ("one".to_owned(), vec![Some([1.0, 0.9, 1.2]), Some([20.0, 19.0, 22.0])]),
-                ("two".to_owned(), vec![None, Some([1.5, 1.5, 1.5])]),
+                line("one", &[Some([1.0, 0.9, 1.2]), Some([20.0, 19.0, 22.0])]),
+                line("two", &[None, Some([1.5, 1.5, 1.5])]),
             ],
             bars: true,
         };
@@ -290,14 +337,14 @@ mod tests {
 
     #[test]
     fn a_drawing_has_its_lines_names_and_no_open_ends() {
-        let drawing = Drawing {
+        let mut drawing = Drawing {
             title: "wall < bound & more".to_owned(),
             x: "loss".to_owned(),
             y: "wall".to_owned(),
             columns: vec!["0".to_owned(), "0.05".to_owned()],
             lines: vec![
-                ("one".to_owned(), vec![Some([1.0, 0.9, 1.2]), Some([2.0, 1.9, 2.2])]),
-                ("two".to_owned(), vec![None, Some([1.5, 1.5, 1.5])]),
+                line("one", &[Some([1.0, 0.9, 1.2]), Some([2.0, 1.9, 2.2])]),
+                line("two", &[None, Some([1.5, 1.5, 1.5])]),
             ],
             bars: false,
         };
@@ -305,6 +352,12 @@ mod tests {
         assert!(svg.contains("wall &lt; bound &amp; more") && svg.contains(">two</text>"));
         assert_eq!(svg.matches("<text").count(), svg.matches("</text>").count());
         assert!(!svg.contains("NaN") && !svg.contains("inf"));
+        // What failed in one run of three is no median of three.
+        let hollow = |svg: &str| svg.matches("z\" stroke=\"#d55e00\" fill=\"white\"").count();
+        assert!(svg.contains("failed: 3 of 3 at 0<") && hollow(&svg) == 0);
+        drawing.lines[1].1[1].failed = 1;
+        let svg = drawing.svg();
+        assert!(svg.contains("failed: 3 of 3 at 0, 1 of 3 at 0.05<") && hollow(&svg) == 1);
     }
 
     #[test]
@@ -314,7 +367,7 @@ mod tests {
             x: "x".to_owned(),
             y: "y".to_owned(),
             columns: vec!["3".to_owned()],
-            lines: vec![("one".to_owned(), vec![Some([0.23305, 0.23301, 0.23309])])],
+            lines: vec![line("one", &[Some([0.23305, 0.23301, 0.23309])])],
             bars: false,
         };
         let svg = drawing.svg();
