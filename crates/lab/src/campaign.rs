@@ -118,8 +118,6 @@ pub(crate) fn run(experiment: &Experiment, (k, n): (usize, usize), out: &Path) -
         }
         page::write(experiment, std::slice::from_ref(&surroundings), &records, out)
             .map_err(at(out))?;
-    }
-    if experiment.keep_logs {
         figures::draw(out, &kept)?;
     }
     failures(&records, out)
@@ -157,6 +155,9 @@ fn check(experiment: &Experiment, cells: &[Cell], present: &[Call]) -> io::Resul
         return Err(io::Error::other(
             "this part has no cells: the experiment has fewer than parts",
         ));
+    }
+    if present.is_empty() {
+        return Err(io::Error::other("needs a program of the experiment: none of them is here"));
     }
     for cell in cells {
         feed::products(cell)?;
@@ -231,8 +232,12 @@ pub(crate) fn join(experiment: &Experiment, parts: &[PathBuf], out: &Path) -> io
     for line in page::missing(experiment, &surroundings, &records).map_err(io::Error::other)? {
         say(format!("missing: {line}"));
     }
+    if let Some(mixed) = page::mixed(&surroundings) {
+        say(format!("mixed: {mixed}"));
+    }
     fs::create_dir_all(out).map_err(at(out))?;
-    page::write(experiment, &surroundings, &records, out).map_err(at(out))
+    page::write(experiment, &surroundings, &records, out).map_err(at(out))?;
+    failures(&records, out)
 }
 
 /// A campaign's runs; without the last, where that was cut off while it was written.
@@ -451,22 +456,34 @@ mod tests {
         let odd = part(&folder.join("a"), &experiment, &[(2, 1, Some(1.5)), (0, 1, Some(1.25))]);
         let even = part(&folder.join("b"), &experiment, &[(1, 2, Some(1.75)), (1, 1, None)]);
         let out = folder.join("out");
-        join(&experiment, &[odd.clone(), even.clone()], &out).unwrap();
+        let told = join(&experiment, &[odd.clone(), even.clone()], &out).unwrap_err().to_string();
+        assert!(told.starts_with("the lab failed in 1 of 4 runs: "), "{told}");
         let page = fs::read_to_string(out.join("README.md")).unwrap();
         let at = |words: &str| page.find(words).unwrap_or_else(|| panic!("{words} in {page}"));
         assert!(at("## loss 0 %") < at("| 1.250 |"), "{page}");
         assert!(at("| 1.250 |") < at("## loss 1 %"), "{page}");
         assert!(at("## loss 1 %") < at("## loss 2 %"), "{page}");
         // One run of two has a figure, and it stands alone.
-        at("| 1.750 (1.750–1.750) |");
-        at("Missing: loss 0 %: 1 of 2 runs of downpour; loss 2 %: 1 of 2 runs of downpour.");
+        at("| 1.750 (1 of 2) |");
+        at("Missing: loss 0 %: 1 of 2 runs of downpour; loss 1 %: 1 of 2 runs of downpour; \
+             loss 2 %: 1 of 2 runs of downpour.");
+        assert!(!page.contains("Mixed"), "{page}");
         // Each part's surroundings.
         at(&format!("load at the start {}", odd.display()));
         at(&format!("load at the start {}", even.display()));
 
         let twice =
-            join(&experiment, &[odd.clone(), odd], &folder.join("new")).unwrap_err().to_string();
+            join(&experiment, &[odd.clone(), odd.clone()], &folder.join("new")).unwrap_err();
+        let twice = twice.to_string();
         assert!(twice.contains("another part has these runs too"), "{twice}");
+
+        let here = even.join(SURROUNDINGS);
+        let elsewhere = Surroundings { machine: "another".to_owned(), ..Surroundings::here() };
+        fs::write(here, serde_json::to_string(&elsewhere).unwrap()).unwrap();
+        let out = folder.join("mixed");
+        join(&experiment, &[odd, even], &out).unwrap_err();
+        let page = fs::read_to_string(out.join("README.md")).unwrap();
+        assert!(page.contains("Mixed: runs of different machines are joined here.\n"), "{page}");
     }
 
     #[test]
@@ -485,6 +502,8 @@ mod tests {
         let none = Cell { feed_from: late, feed_for: brief, feed: feed("synthetic-model"), ..cell };
         assert!(told(none).contains("no product"));
         assert!(check(&experiment, &[], &call).is_err());
+        let nobody = check(&experiment, &[Cell::default()], &[]).unwrap_err().to_string();
+        assert!(nobody.starts_with("needs a program"), "{nobody}");
     }
 
     #[test]

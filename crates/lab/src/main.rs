@@ -68,7 +68,7 @@ enum Verb {
         #[arg(long, value_name = "K/N", value_parser = part)]
         part: Option<(usize, usize)>,
     },
-    /// Write the figures of an experiment whose parts were run by themselves, and say which runs are missing
+    /// Write the page of an experiment whose parts were run by themselves, without what was drawn of logs, and say which runs are missing
     Join {
         /// The experiment
         file: PathBuf,

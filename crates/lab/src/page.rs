@@ -196,7 +196,8 @@ pub(crate) fn missing(
             empty += 1;
             continue;
         }
-        let of = |name: &String| here.iter().filter(|record| record.program == *name).count();
+        let done = |record: &&&Record| !record.lab_failed;
+        let of = |name: &String| here.iter().filter(done).filter(|r| r.program == *name).count();
         // Where several campaigns ran, each program has as many as the others.
         let most = programs.iter().map(|name| of(name)).max().unwrap_or_default();
         let wanted = most.max(experiment.repeats as usize);
@@ -211,6 +212,26 @@ pub(crate) fn missing(
         missing.insert(0, format!("{empty} of {} cells have no runs", cells.len()));
     }
     Ok(missing)
+}
+
+/// What parts differ in that ran by themselves.
+pub(crate) fn mixed(surroundings: &[Surroundings]) -> Option<String> {
+    let differ = |in_this: fn(&Surroundings, &Surroundings) -> bool| {
+        surroundings.windows(2).any(|pair| in_this(&pair[0], &pair[1]))
+    };
+    let versions = |one: &Surroundings, other: &Surroundings| {
+        one.programs.iter().any(|(name, _, version)| {
+            other.programs.iter().any(|(same, _, its)| same == name && its != version)
+        })
+    };
+    let what = [
+        ("revisions", differ(|one, other| one.revision != other.revision)),
+        ("machines", differ(|one, other| one.machine != other.machine)),
+        ("versions of programs", differ(versions)),
+    ];
+    let what: Vec<_> =
+        what.into_iter().filter(|(_, differ)| *differ).map(|(what, _)| what).collect();
+    (!what.is_empty()).then(|| format!("runs of different {} are joined here", what.join(", ")))
 }
 
 fn head(
@@ -252,6 +273,9 @@ fn head(
     let missing = missing.join("; ");
     if !missing.is_empty() {
         writeln!(text, "Missing: {missing}.\n")?;
+    }
+    if let Some(mixed) = mixed(surroundings) {
+        writeln!(text, "Mixed: {mixed}.\n")?;
     }
     writeln!(text, "| program | version | |\n| --- | --- | --- |")?;
     let present = surroundings.iter().flat_map(|here| &here.programs);

@@ -241,16 +241,11 @@ fn a_foreign_transfer_has_its_figure_alone_and_beside_another() {
     "#;
     let folder = folder_with(text);
     let folder = folder.path();
-    let name = "a_foreign_transfer_has_its_figure_alone_and_beside_another";
     if let Err(why) = run(folder) {
-        return skipped(name, &why);
+        // `downpour` is built with all of the workspace's tests.
+        return skipped("a_foreign_transfer_has_its_figure_alone_and_beside_another", &why);
     }
-    let runs = runs(folder);
-    if runs.is_empty() {
-        // With all of the workspace's tests it is.
-        return skipped(name, "needs `downpour`, which is not built");
-    }
-    for run in runs {
+    for run in runs(folder) {
         assert_eq!(run["trouble"], "", "{run}");
         assert!(number(&run, "late_mbit") > 0.0, "{run}");
     }
