@@ -49,6 +49,8 @@ const FRAME_BYTES: f64 = 1514.0;
 const PAYLOAD_BYTES: f64 = 1472.0;
 /// Most receivers: each is some processes.
 const RECEIVERS_MAX: usize = 500;
+/// Most files at once: each is a session with ports of its own.
+const TRANSFERS_MAX: u16 = 500;
 /// TCP connections where the cell does not say.
 const CONNECTIONS: u16 = 8;
 /// Most runs of one experiment.
@@ -109,9 +111,9 @@ pub(crate) struct Cell {
     pub(crate) queue: Span,
     /// Time on the way, each way, at the sender's link.
     pub(crate) delay: Span,
-    /// Up to so much more, each way.
+    /// Up to so much more, each way; where frames are dense most have nearly all of it, as none overtakes.
     pub(crate) jitter: Span,
-    /// Share of frames that others overtake, each way.
+    /// Share of frames that others overtake, each way: they are held back for a millisecond.
     pub(crate) reorder: f64,
     /// Share of what comes in that each receiver loses, independently of the others.
     pub(crate) loss: f64,

@@ -53,9 +53,10 @@ impl Memory {
     }
 }
 
-/// What a run fills: the file, and a copy at each receiver.
+/// What a run fills: the file, and a copy at each receiver; of a feed nothing is stored.
 fn fills(cell: &Cell) -> u64 {
-    cell.bytes().saturating_mul(cell.receivers as u64 + 1)
+    let copies = if cell.feed.is_some() { 0 } else { cell.receivers as u64 };
+    cell.bytes().saturating_mul(copies + 1)
 }
 
 /// Refuses runs that this machine has no room for: programs would be blamed for it, and whoever else is at work there would suffer.

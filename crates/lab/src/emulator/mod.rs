@@ -80,6 +80,4 @@ pub(crate) struct Account {
     pub(crate) late_mean_us: f64,
     /// The same, of the latest in a hundred.
     pub(crate) late_p99_us: f64,
-    /// The same, of the latest.
-    pub(crate) late_max_us: f64,
 }

@@ -6,8 +6,8 @@
 //! 2. takes its time on the link (`rate`);
 //! 3. may be lost, alone or in a burst (Gilbert–Elliott), having taken its time;
 //! 4. travels for `delay` and up to `jitter` more, never overtaking another,
-//! 5. except that a share of the frames (`reorder`) is held back by [`HELD_BACK`] frames' worth of time, so that
-//!    those behind overtake.
+//! 5. except that a share of the frames (`reorder`) is held back by [`HELD_BACK`], so that those behind overtake that are nearer than
+//!    that.
 //!
 //! Knows no clock and no socket; all chance comes from one seed.
 
@@ -16,11 +16,12 @@ use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
 /// How far behind a reordered frame falls.
-const HELD_BACK: Span = Span(Duration::from_millis(1));
+pub(crate) const HELD_BACK: Span = Span(Duration::from_millis(1));
 
 /// Least rate of a link: tbf counts in whole bytes a second, and a bucket that a link fills in minutes limits nothing.
 pub(crate) const RATE_MIN: Rate = Rate(1_000);
-/// Most of what is lost: nftables draws of a million.
+/// Least and most of what is lost: nftables draws of a million.
+const LOSS_MIN: f64 = 0.000_001;
 const LOSS_MAX: f64 = 0.999_999;
 /// tbf's grain.
 const QUEUE_MIN: Span = Span(Duration::from_micros(1));
@@ -38,7 +39,7 @@ pub(crate) struct Shape {
     pub(crate) queue: Span,
     /// Time on the way.
     pub(crate) delay: Span,
-    /// Up to so much more, drawn for each frame.
+    /// Up to so much more, drawn for each frame. None overtakes, so that most of those that are near one another have nearly all of it.
     pub(crate) jitter: Span,
     /// Share of frames that are lost.
     pub(crate) loss: f64,
@@ -65,8 +66,14 @@ impl Default for Shape {
 impl Shape {
     /// Why no link is like that.
     pub(crate) fn check(&self) -> Result<(), String> {
-        if !(0.0..=LOSS_MAX).contains(&self.loss) || !(0.0..1.0).contains(&self.reorder) {
-            return Err(format!("loss is a share of {LOSS_MAX} at most, reorder one below 1"));
+        let is_share = self.loss <= 0.0 || self.loss >= LOSS_MIN;
+        if !is_share
+            || !(0.0..=LOSS_MAX).contains(&self.loss)
+            || !(0.0..1.0).contains(&self.reorder)
+        {
+            return Err(format!(
+                "loss is 0 or a share from {LOSS_MIN} to {LOSS_MAX}, reorder one below 1"
+            ));
         }
         if !(1.0..f64::INFINITY).contains(&self.burst) {
             return Err("burst, the mean number of losses in a row, is 1 or more".to_owned());
@@ -97,10 +104,6 @@ impl Shape {
 /// What happened to the frames of one way.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Fates {
-    /// Came in.
-    pub(crate) frames: u64,
-    /// Their bytes.
-    pub(crate) bytes: u64,
     /// Lost on purpose.
     pub(crate) lost: u64,
     /// Dropped because the queue was full, as the experiment asked.
@@ -152,8 +155,6 @@ impl Pipe {
 
     /// When a frame of `bytes` that comes in at `now` comes out; `None` when it does not.
     pub(crate) fn admit(&mut self, now: Nanos, bytes: usize, carries: Carries) -> Option<Nanos> {
-        self.fates.frames += 1;
-        self.fates.bytes += bytes as u64;
         let sent = self.queue(now, bytes)?;
         if carries == Carries::Data && self.loses() {
             self.fates.lost += 1;

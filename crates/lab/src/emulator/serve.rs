@@ -180,7 +180,6 @@ impl Emulator {
             self.free.push(slot);
             self.late_sum_us += late as f64 / 1e3;
             self.lateness[(late as usize / 1000).min(LATE_STEPS)] += 1;
-            self.account.late_max_us = self.account.late_max_us.max(late as f64 / 1e3);
         }
     }
 

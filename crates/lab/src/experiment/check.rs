@@ -2,8 +2,9 @@
 //! figure.
 
 use super::{Cell, Experiment, Happening, Plot, RUNS_MAX};
-use crate::emulator::pipe::{RATE_MIN, Shape};
+use crate::emulator::pipe::{HELD_BACK, RATE_MIN, Shape};
 use crate::record::Record;
+use crate::units::Rate;
 use std::collections::BTreeSet;
 
 impl Experiment {
@@ -131,6 +132,14 @@ impl Cell {
         if self.connections == Some(0) {
             return Err("connections = 0: give one at least".to_owned());
         }
+        if self.transfers > super::TRANSFERS_MAX {
+            let most = super::TRANSFERS_MAX;
+            return Err(format!("{} transfers, of {most} at most", self.transfers));
+        }
+        let frame = |rate: Rate| rate.time_of(super::FRAME_BYTES as usize);
+        if self.reorder > 0.0 && self.rate.is_some_and(|rate| frame(rate) >= HELD_BACK.0) {
+            return Err(format!("reorder: no frame overtakes one that is {HELD_BACK} late here"));
+        }
         match self.bytes() {
             0 => Err("nothing can be sent: size and transfers are above 0".to_owned()),
             _ => Ok(()),
@@ -190,6 +199,9 @@ mod tests {
             ("queue = \"20ms\"", "queue = \"0s\"", "queue"),
             ("rate = \"100mbit\"", "rate = \"1bit\"", "rate"),
             ("0.01, 0.05]", "0.01, 0.9999999]", "loss"),
+            ("0.01, 0.05]", "0.01, 0.0000004]", "loss"),
+            ("burst = 1.0", "transfers = 501", "501 transfers"),
+            ("\"100mbit\"", "\"12mbit\"\nreorder = 0.1", "no frame overtakes"),
             ("0.01, 0.05]", "0.01, 0.01]", "stands twice"),
             ("\"256MiB\"", "\"65536KiB\"", "stands twice"),
             ("loss = 0.3", "loss = 2.0", "link of receivers [3, 7]: loss"),

@@ -3,7 +3,6 @@
 use crate::shell::{self, run};
 use serde_json::Value;
 use std::io;
-use std::ops::Sub;
 use std::path::Path;
 use std::process::Command;
 
@@ -25,7 +24,6 @@ pub(crate) struct Counters {
     pub(crate) rx_bytes: u64,
     pub(crate) tx_bytes: u64,
     pub(crate) rx_packets: u64,
-    pub(crate) tx_packets: u64,
     /// What the interface could not take to send.
     pub(crate) tx_dropped: u64,
 }
@@ -56,7 +54,6 @@ impl Host {
             rx_bytes: number("rx", "bytes"),
             tx_bytes: number("tx", "bytes"),
             rx_packets: number("rx", "packets"),
-            tx_packets: number("tx", "packets"),
             tx_dropped: number("tx", "dropped"),
         })
     }
@@ -102,20 +99,6 @@ impl Host {
         let mut pairs = names.split_whitespace().zip(values.split_whitespace());
         let value = pairs.find(|(name, _)| *name == "RcvbufErrors").map(|(_, value)| value);
         Ok(value.and_then(|value| value.parse().ok()).unwrap_or(0))
-    }
-}
-
-impl Sub for Counters {
-    type Output = Self;
-    /// What passed since.
-    fn sub(self, earlier: Self) -> Self {
-        Self {
-            rx_bytes: self.rx_bytes - earlier.rx_bytes,
-            tx_bytes: self.tx_bytes - earlier.tx_bytes,
-            rx_packets: self.rx_packets - earlier.rx_packets,
-            tx_packets: self.tx_packets - earlier.tx_packets,
-            tx_dropped: self.tx_dropped - earlier.tx_dropped,
-        }
     }
 }
 

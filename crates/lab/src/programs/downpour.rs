@@ -37,9 +37,9 @@ struct Session {
 }
 
 #[derive(Deserialize)]
-struct Receiver {
-    state: String,
-    pull_bytes: u64,
+pub(super) struct Receiver {
+    pub(super) state: String,
+    pub(super) pull_bytes: u64,
 }
 
 /// A session; `extra` are arguments for the sender.

@@ -1,5 +1,6 @@
 //! The papers' protocols, as `downpour send --profile …` speaks them. What experiments add are the sender's options.
 
+use super::downpour::PORT;
 use super::{Program, text};
 use crate::stage::{PAYLOAD, Proof, Stage};
 use serde::Deserialize;
@@ -7,7 +8,6 @@ use std::fs::File;
 use std::io::{self, Read as _};
 use std::time::{Duration, Instant};
 
-const PORT: u16 = 28_800;
 /// Share of the link's rate to which `fmtp` is shaped, as circuits are by the paper.
 pub(super) const SHAPED: f64 = 0.95;
 pub(super) const GROUP: &str = "239.192.7.7:28819";

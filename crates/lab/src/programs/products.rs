@@ -1,5 +1,6 @@
 //! Downpour with a feed: products inserted at their times into a session that stays open.
 
+use super::downpour::{PORT, Receiver};
 use super::papers::{GROUP, SHAPED};
 use super::{Program, TOLD, text};
 use crate::feed::ideal_fifo;
@@ -10,8 +11,6 @@ use serde::de::DeserializeOwned;
 use std::fmt::Write as _;
 use std::io;
 use std::path::Path;
-
-const PORT: u16 = 28_800;
 
 /// How long `fmtp` keeps what somebody lacks: one that lost all of the last product would be waited for.
 const KEEP: &str = "20s";
@@ -76,12 +75,6 @@ struct Session {
     proactive_repair_symbols: u64,
     repair_symbols: u64,
     rounds: u64,
-}
-
-#[derive(Deserialize)]
-struct Receiver {
-    state: String,
-    pull_bytes: u64,
 }
 
 fn run(stage: &mut Stage<'_>, told: bool) -> io::Result<()> {
