@@ -45,7 +45,7 @@ use std::time::Duration;
 use toml::{Table, Value};
 
 /// Bytes of a full Ethernet frame on the wire's side, and of the UDP payload that it holds.
-const FRAME_BYTES: f64 = 1514.0;
+pub(crate) const FRAME_BYTES: f64 = 1514.0;
 const PAYLOAD_BYTES: f64 = 1472.0;
 /// Most receivers: each is some processes.
 const RECEIVERS_MAX: usize = 500;

@@ -8,6 +8,7 @@
 //! - `downpour-two-in`: the same from two machines that do not hear each other to one, the sender of other experiments.
 
 use super::{Program, downpour, text};
+use crate::experiment::FRAME_BYTES;
 use crate::record::median;
 use crate::stage::{Proof, SENDER_TRACE, Stage};
 use serde_json::Value;
@@ -25,8 +26,7 @@ const APART: &str = "add table inet apart; add chain inet apart out { type filte
                      add rule inet apart out ip daddr 239.192.28.0 drop";
 /// Bins in which the rate that arrives is looked at, in seconds.
 const BIN_S: f64 = 0.1;
-/// Bytes of a full frame, and of a frame's headers before UDP's payload.
-const FRAME_BYTES: f64 = 1514.0;
+/// Bytes of a frame's headers before UDP's payload.
 const HEADER_BYTES: f64 = 42.0;
 
 pub(super) const PROGRAMS: &[Program] = &[
