@@ -19,6 +19,7 @@ use crate::{shell, traced};
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs::{self, File};
 use std::io::{self, Read as _};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
@@ -30,7 +31,9 @@ pub(crate) const SENDER_TRACE: &str = "sender.trace.zst";
 pub(crate) const RECEIVER_TRACE: &str = "receiver.trace.zst";
 /// How often the stage looks whether something has ended: the clock's grain.
 const LOOK: Duration = Duration::from_millis(2);
-/// Time for receivers to listen.
+/// What our own receivers say when they listen.
+pub(crate) const LISTENING: &str = "listening";
+/// Time for others to listen.
 const SETTLE: Duration = Duration::from_millis(1000);
 const COMPARE_BYTES: usize = 1 << 20;
 /// Of what a program said, when it failed.
@@ -233,6 +236,13 @@ impl<'a> Stage<'a> {
     /// Gives the receivers time to listen.
     pub(crate) fn settle(&self) {
         std::thread::sleep(SETTLE);
+    }
+
+    /// Waits until our own programs on these receivers listen, which say so.
+    pub(crate) fn wait_listening(&mut self, receivers: Range<usize>) -> io::Result<()> {
+        self.wait("receivers to listen", |stage| {
+            receivers.clone().all(|i| stage.said(i, LISTENING) || stage.has_failed(i))
+        })
     }
 
     /// Starts the clock, for who sends from elsewhere than from the sender.
@@ -522,8 +532,11 @@ impl<'a> Stage<'a> {
 
     /// Whether each receiver has delivered, or will not.
     fn is_settled(&self) -> bool {
-        let failed = |i| self.running.iter().any(|r| r.failed && r.receiver == Some(i));
-        self.delivered.iter().enumerate().all(|(i, at)| at.is_some() || failed(i))
+        self.delivered.iter().enumerate().all(|(i, at)| at.is_some() || self.has_failed(i))
+    }
+
+    fn has_failed(&self, receiver: usize) -> bool {
+        self.running.iter().any(|r| r.failed && r.receiver == Some(receiver))
     }
 
     /// Sees which programs have ended, and how.

@@ -70,12 +70,18 @@ fn links_delay_lose_and_limit_as_asked() {
             not_here(test, &format!("{what}: the machine was too late for {own} of {sent} frames"));
             continue;
         }
-        let losses = if what.contains("losses of 5 %") { 0.03..0.07 } else { 0.0..1.0 };
-        assert!(losses.contains(&((sent - received) / sent)), "{row}");
         let in_a_row = (sent - received) / number(row, "gaps").max(1.0);
-        assert!(!what.contains("ten in a row") || (6.0..15.0).contains(&in_a_row), "{row}");
-        // A third of 30 Mbit/s does not fit into 20, but for what the queue holds.
-        assert!(!what.contains("offered") || (0.6..0.9).contains(&(received / sent)), "{row}");
+        // Some 25 bursts: what they come to is up to chance.
+        let bursts = what.contains("ten in a row");
+        assert!(!bursts || (4.0..25.0).contains(&in_a_row), "{row}");
+        let losses = match what.contains("losses of 5 %") {
+            true if bursts => 0.01..0.12,
+            true => 0.03..0.07,
+            false => 0.0..1.0,
+        };
+        assert!(losses.contains(&((sent - received) / sent)), "{row}");
+        // A third of 30 Mbit/s does not fit into 20, but for what the queue holds; more, where the sender stands still for a moment.
+        assert!(!what.contains("offered") || (0.4..0.9).contains(&(received / sent)), "{row}");
         let overtaken = number(row, "overtaken") / sent;
         assert!(!what.contains("overtaken") || (0.002..0.03).contains(&overtaken), "{row}");
     }
@@ -109,7 +115,7 @@ fn nothing_stays_behind_of_a_lab_that_was_killed() {
     std::thread::sleep(Duration::from_millis(300));
     // As `pkill lab` does it: its guard has that name too.
     let children = format!("/proc/{0}/task/{0}/children", child.id());
-    let children = std::fs::read_to_string(children).unwrap();
+    let children = std::fs::read_to_string(children).expect("it is at work");
     let is_lab = |pid: &&str| {
         std::fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|comm| comm == "lab\n")
     };
@@ -224,8 +230,8 @@ fn what_a_queue_drops_is_not_on_the_wire_whatever_makes_the_link() {
     let runs = runs(folder);
     let wires: Vec<f64> = runs.iter().map(|run| number(run, "wire_over_size")).collect();
     // Four copies are 2896 full frames: what is lost is more than what may differ.
-    assert!(number(&runs[1], "lost_queue") > 80.0, "{}", runs[1]);
-    assert!((0.98..1.02).contains(&(wires[1] / wires[0])), "{wires:?}");
+    assert!(number(&runs[1], "lost_queue") > 90.0, "{}", runs[1]);
+    assert!((0.97..1.03).contains(&(wires[1] / wires[0])), "{wires:?}");
 }
 
 #[test]

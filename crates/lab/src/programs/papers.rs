@@ -210,7 +210,7 @@ fn engine(stage: &mut Stage<'_>, controller: &str) -> io::Result<()> {
 fn tcp_to_first(stage: &mut Stage<'_>) -> io::Result<()> {
     let (copy, payload) = (text(stage.copy(0)), text(stage.payload.to_owned()));
     stage.receiver(0, "lab", &["tcp", "receive", &copy])?;
-    stage.settle();
+    stage.wait_listening(0..1)?;
     let host = stage.network.receivers[0].ipv4.clone();
     stage.sender("lab", &["tcp", "send", "--congestion", "cubic", "--file", &payload, &host])
 }
@@ -225,15 +225,13 @@ fn table_1(stage: &mut Stage<'_>, other: Option<Other>) -> io::Result<()> {
     let (file, copy) = (stage.file("ftp"), text(stage.copy(last)));
     io::copy(&mut File::open(stage.payload)?.take(FTP_BYTES), &mut File::create(&file)?)?;
     stage.receiver(last, "lab", &["tcp", "receive", &copy])?;
+    stage.wait_listening(last..last + 1)?;
     match other {
         Some(other) => {
             other(stage)?;
             stage.pass(STRIDE)?;
         }
-        None => {
-            stage.settle();
-            stage.start_clock();
-        }
+        None => stage.start_clock(),
     }
     let host = &stage.network.receivers[last].ipv4;
     let begun = Instant::now();

@@ -5,7 +5,7 @@
 
 use super::{Program, text};
 use crate::sink;
-use crate::stage::{Proof, Stage};
+use crate::stage::{LISTENING, Proof, Stage};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, connect, socket_with, sockopt};
 use std::fs::File;
 use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
@@ -79,7 +79,7 @@ fn run(
         let fixed = ["tcp", "receive", "--connections", &connections];
         stage.receiver(i, "lab", &[&fixed[..], to].concat())?;
     }
-    stage.settle();
+    stage.wait_listening(0..stage.cell.receivers)?;
     let told = ["--congestion", congestion, "--connections", &connections, "--file", &payload];
     let fixed = [&["tcp", "send"][..], &told].concat();
     let hosts = stage.network.receivers.iter().map(|host| host.ipv4.as_str());
@@ -151,7 +151,9 @@ fn connected(to: SocketAddrV4, congestion: &str) -> io::Result<TcpStream> {
 
 /// Takes one file over so many connections, or compares what comes over one with it.
 pub(crate) fn receive(file: &Path, connections: NonZeroU32, compare: bool) -> io::Result<()> {
-    take(&TcpListener::bind(("0.0.0.0", PORT))?, file, connections, compare)
+    let listener = TcpListener::bind(("0.0.0.0", PORT))?;
+    println!("{LISTENING}");
+    take(&listener, file, connections, compare)
 }
 
 fn take(
