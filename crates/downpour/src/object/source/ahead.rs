@@ -172,13 +172,7 @@ impl Ahead {
             };
             next_span(&self.source.tree, &record.covered, longest)
         };
-        let mut given_up: BTreeMap<u32, String> = BTreeMap::new();
-        for withdrawn in self.source.withdrawn() {
-            // Files that changed after all their digests were out cannot be told here any more.
-            if self.source.tree.groups_of(withdrawn.entry).end > groups.start {
-                given_up.insert(withdrawn.entry.0, withdrawn.reason);
-            }
-        }
+        let mut given_up = self.to_tell(&groups);
         let read_at = SystemTime::now();
         let mut digests = vec![Digest::NONE; groups.len()];
         self.look_up(groups.clone(), &mut digests);
@@ -207,6 +201,27 @@ impl Ahead {
         let data_end = layout.group(groups.end - 1).data.end;
         let last = groups.end == layout.groups();
         (DigestSection { groups, data_end, withdrawn, digests }, last)
+    }
+
+    /// What was given up of files whose digests are not all out: of those in these groups all, of others as much as there is room for.
+    fn to_tell(&self, groups: &Range<u32>) -> BTreeMap<u32, String> {
+        let mut room = SECTION_GROUPS_MAX as usize - groups.len();
+        let mut given_up = BTreeMap::new();
+        for withdrawn in self.source.withdrawn() {
+            let (entry, its) = (withdrawn.entry.0, self.source.tree.groups_of(withdrawn.entry));
+            if its.end <= groups.start {
+                continue;
+            }
+            let is_here = !its.is_empty() && its.start < groups.end;
+            if !is_here && !self.told.contains(&entry) {
+                if room == 0 {
+                    continue;
+                }
+                room -= 1;
+            }
+            given_up.insert(entry, withdrawn.reason);
+        }
+        given_up
     }
 
     /// Digests of `groups` that are known from before.
