@@ -30,6 +30,9 @@ pub(super) trait Keeper: BlockSink {
     /// The sender gives up a file.
     fn withdraw(&self, entry: EntryId, reason: &str);
 
+    /// The sender gives up a file: [`withdraw`](Self::withdraw) follows, and nothing is finished before. Waits for nothing.
+    fn withdrawal_follows(&self) {}
+
     /// Nothing comes at or after these data and manifest blocks.
     fn finished(&self, data: u32, manifest: u32);
 
@@ -65,6 +68,10 @@ pub(super) trait Keeper: BlockSink {
 impl Keeper for Store {
     fn withdraw(&self, entry: EntryId, reason: &str) {
         self.withdraw(entry, reason);
+    }
+
+    fn withdrawal_follows(&self) {
+        self.withdrawal_follows();
     }
 
     fn finished(&self, _data: u32, manifest: u32) {
@@ -122,6 +129,7 @@ impl Kept {
     }
 
     pub(super) fn withdraw(&mut self, entry: EntryId, reason: String) {
+        self.keeper.withdrawal_follows();
         self.aside(move |keeper| keeper.withdraw(entry, &reason));
     }
 

@@ -110,6 +110,21 @@ fn a_withdrawal_that_comes_before_the_manifest_is_remembered() {
     assert_same(&a, &b);
 }
 
+/// What tells it to the store may be late for a disk, or for a machine that is busy.
+#[test]
+fn nothing_is_finished_before_a_withdrawal_that_follows() {
+    let (_dir, a, b) = pair();
+    ["empty", "still"].iter().for_each(|name| write(a.join(name), &[]));
+    let sender = Sender::new(&contents(&a), MIDDLE);
+    let mut receiver = sender.to_folder(&b);
+    receiver.store.withdrawal_follows();
+    receiver.carry(&sender, sender.order());
+    assert!(!b.join("still").exists());
+    receiver.store.withdraw(EntryId(0), "changed");
+    assert_eq!(receiver.failures().keys().collect::<Vec<_>>(), ["empty"]);
+    assert!(!b.join("empty").exists() && b.join("still").exists());
+}
+
 /// Nothing of it is read, so that nothing else would show it.
 #[test]
 fn a_file_without_data_that_has_some_by_now_is_withdrawn_and_replaces_nothing() {

@@ -125,6 +125,8 @@ pub struct Store {
     tree: OnceLock<Arc<Tree>>,
     /// Withdrawals that were told before the tree was known. At most [`EARLY_WITHDRAWN_MAX`].
     withdrawn_early: Mutex<Vec<(EntryId, Why)>>,
+    /// So many are known of and not through yet.
+    withdrawals: AtomicUsize,
     progress: Mutex<Progress>,
     spare: Spare,
     /// Notices so far, told or not.
@@ -176,6 +178,7 @@ impl Store {
             intake: Mutex::new(Intake::default()),
             tree: OnceLock::new(),
             withdrawn_early: Mutex::default(),
+            withdrawals: AtomicUsize::new(0),
             progress: Mutex::new(progress),
             spare: Spare::new(SPARE_MAX),
             noticed: AtomicUsize::new(0),
@@ -193,6 +196,12 @@ impl Store {
         self.failure.get()
     }
 
+    /// The sender has given an object up, and [`withdraw`](Self::withdraw) follows, which may have to wait for its turn: until then
+    /// nothing is finished. Waits for nothing itself.
+    pub fn withdrawal_follows(&self) {
+        self.withdrawals.fetch_add(1, Ordering::SeqCst);
+    }
+
     /// The sender has given an object up, as it told outside of the manifest: perhaps before the manifest
     /// itself is here.
     pub fn withdraw(&self, entry: EntryId, reason: &str) {
@@ -208,10 +217,12 @@ impl Store {
             Some(tree) if entry.0 < tree.len() => {
                 drop(early);
                 self.fail_object(entry, reason);
-                self.finish_if_done();
             }
             Some(_) => {}
         }
+        let done = |follow: usize| follow.checked_sub(1);
+        let _ = self.withdrawals.fetch_update(Ordering::SeqCst, Ordering::SeqCst, done);
+        self.finish_if_done();
     }
 
     /// The tree has become known: what was withdrawn before can be looked up.
@@ -457,7 +468,8 @@ impl Store {
     }
 
     fn finish_if_done(&self) {
-        if self.failure.get().is_some() || !lock(&self.progress).may_finish() {
+        let follows = self.withdrawals.load(Ordering::SeqCst) > 0;
+        if follows || self.failure.get().is_some() || !lock(&self.progress).may_finish() {
             return;
         }
         let failed = |entry: EntryId| lock(&self.progress).is_failed(entry);
