@@ -286,18 +286,3 @@ fn hashing_runs_ahead_on_its_own_thread() {
     }
     assert_same(&a, &b);
 }
-
-#[test]
-fn more_files_are_given_up_than_one_section_has_room_to_tell() {
-    const FILES: u32 = 110_000;
-    let (_dir, a, _b) = pair();
-    (0..FILES).for_each(|n| write(a.join(format!("empty {n}")), &[]));
-    // A section of 8 MiB, and one of what is left.
-    write(a.join("x"), &[1; 9 << 20]);
-    let mut sender = Sender::scanned(&contents(&a), Geometry::IPV4, &ScanOptions::default());
-    let why = "?".repeat(160);
-    (0..FILES).for_each(|entry| sender.source.give_up(EntryId(entry), &why));
-    sender.hash();
-    let told = sender.withdrawn.lock().unwrap().iter().filter(|w| w.in_manifest).count();
-    assert_eq!(told, FILES as usize);
-}

@@ -172,7 +172,7 @@ impl Ahead {
             };
             next_span(&self.source.tree, &record.covered, longest)
         };
-        let mut given_up = self.to_tell(&groups);
+        let mut given_up = self.to_tell(&groups, SECTION_GROUPS_MAX as usize);
         let read_at = SystemTime::now();
         let mut digests = vec![Digest::NONE; groups.len()];
         self.look_up(groups.clone(), &mut digests);
@@ -203,9 +203,9 @@ impl Ahead {
         (DigestSection { groups, data_end, withdrawn, digests }, last)
     }
 
-    /// What was given up of files whose digests are not all out: of those in these groups all, of others as much as there is room for.
-    fn to_tell(&self, groups: &Range<u32>) -> BTreeMap<u32, String> {
-        let mut room = SECTION_GROUPS_MAX as usize - groups.len();
+    /// What was given up of files whose digests are not all out: of those in these groups all, of others as long as it is not too much.
+    fn to_tell(&self, groups: &Range<u32>, most: usize) -> BTreeMap<u32, String> {
+        let mut room = most - groups.len();
         let mut given_up = BTreeMap::new();
         for withdrawn in self.source.withdrawn() {
             let (entry, its) = (withdrawn.entry.0, self.source.tree.groups_of(withdrawn.entry));
@@ -380,4 +380,28 @@ fn cut(mut reason: String) -> String {
     }
     reason.truncate(len);
     reason
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::object::{ContentSource, EntryId, ManifestId, Scan, ScanOptions};
+    use downpour_proto::Geometry;
+    use downpour_transport::identity::Identity;
+    use std::fs;
+    use std::sync::Arc;
+
+    #[test]
+    fn a_section_tells_no_more_than_it_has_room_for_of_what_is_still_to_come() {
+        let folder = tempfile::tempdir().unwrap();
+        for n in 0..5 {
+            fs::write(folder.path().join(n.to_string()), "content").unwrap();
+        }
+        let paths: Vec<_> = (0..5).map(|n| folder.path().join(n.to_string())).collect();
+        let scan = Scan::new(&paths, &ScanOptions::default()).unwrap();
+        let source = ContentSource::files(scan, Geometry::IPV4, |_| {}).unwrap();
+        (0..5).for_each(|entry| source.give_up(EntryId(entry), "not wanted"));
+        let ahead = source.ahead(ManifestId([1; 16]), Arc::new(Identity::generate()), 1);
+        let told = |groups| ahead.to_tell(&groups, 3).into_keys().collect::<Vec<_>>();
+        assert_eq!((told(0..1), told(1..4), told(4..5)), (vec![0, 1, 2], vec![1, 2, 3], vec![4]));
+    }
 }
