@@ -78,6 +78,37 @@ fn what_was_probed_with_before_the_start_does_not_delay_the_data() {
     assert!(sender.stats().source_symbols > 60, "{:?}", sender.stats());
 }
 
+/// `docs/protocol.md#CTL-2`: the owner asks for one each time that it hears of somebody, and every 25 ms.
+#[test]
+fn probes_keep_to_the_ceiling_and_two_come_while_a_receiver_listens_where_they_can() {
+    let ms = Duration::from_millis;
+    let probed = |ceiling: Option<Rate>, time: Duration| {
+        let mut sender = sender(1, ms(2), Rate::from_mbps(100));
+        ceiling.inspect(|ceiling| sender.set_ceiling(Timestamp::ZERO, *ceiling));
+        let (mut now, mut message, mut bytes, mut probes) = (Timestamp::ZERO, Vec::new(), 0, 0);
+        while now.since(Timestamp::ZERO) < time {
+            sender.probe(now);
+            if let Some(transmit) = sender.poll_transmit(now, &mut message) {
+                (bytes, probes) = (bytes + transmit.datagram_len() as u64, probes + 1);
+            }
+            now = now + ms(25);
+        }
+        // The first has its time before it.
+        (probes, Rate::of(bytes - bytes / probes, time))
+    };
+    assert_eq!(probed(None, ms(1_000)).0, 40);
+    assert_eq!(probed(Some(Rate::from_mbps(1)), ms(1_000)).0, 40);
+    for kbps in [8, 12, 17, 20, 32, 64, 80, 200] {
+        let ceiling = Rate::from_bps(kbps * 1_000);
+        let (probes, rate) = probed(Some(ceiling), ms(60_000));
+        assert!(rate <= ceiling, "{probes} probes, {rate} of {ceiling}");
+        assert!(kbps < 40 || rate <= ceiling.scale(0.51), "{probes} probes, {rate} of {ceiling}");
+        let least = if kbps < 17 { 1 } else { 2 };
+        let (heard, _) = probed(Some(ceiling), ms(1_500));
+        assert!(heard >= least, "{heard} at {ceiling}");
+    }
+}
+
 /// `docs/protocol.md#FB-6`: these may all ask at once, so nothing is won by a long round.
 #[test]
 fn who_need_not_back_off_begin_with_the_guess_and_more_with_what_their_joins_show() {

@@ -106,7 +106,8 @@ impl Stand {
         for id in &gone {
             let Some(member) = self.roster.find(*id) else { continue };
             let name = printable(member.name.as_bytes());
-            let why = "joined, and was not heard of again: look whether its disk answers";
+            let why =
+                "joined, and was not heard of again: look whether its network and its disk answer";
             self.news.push(format!("{name} {why}"));
         }
         gone
@@ -489,7 +490,8 @@ mod tests {
         assert!(stand.expire(now).is_empty());
         let late = now + LISTEN_TIME_MAX;
         assert_eq!((stand.expire(late).len(), stand.expire(late).len()), (1, 0));
-        let told = "n1 joined, and was not heard of again: look whether its disk answers";
+        let told =
+            "n1 joined, and was not heard of again: look whether its network and its disk answer";
         assert_eq!(stand.take_news(late), [told]);
     }
 

@@ -265,6 +265,8 @@ pub struct Sender {
     /// Of those who were cut off before this round's answer it is noted.
     cut_off: Round,
     probe_due: bool,
+    /// When the last one left for who joins.
+    probed_at: Option<Timestamp>,
     poll_due: bool,
     /// The receivers are told our presence with the next poll.
     tell_due: bool,
@@ -319,6 +321,7 @@ impl Sender {
             answered: (Round(0), now),
             cut_off: Round(0),
             probe_due: false,
+            probed_at: None,
             poll_due: false,
             tell_due: false,
             advert: Vec::new(),
@@ -384,12 +387,6 @@ impl Sender {
         self.advance(now);
         self.finished = true;
         self.wake_pacer();
-    }
-
-    /// Multicasts a full-size probe, for receivers that are joining.
-    pub fn probe(&mut self, now: Timestamp) {
-        self.advance(now);
-        self.probe_due = true;
     }
 
     /// A receiver takes part from now on. False: the session is full.

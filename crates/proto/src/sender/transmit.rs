@@ -66,7 +66,24 @@ const LAST_CALL: Duration = Duration::from_millis(500);
 /// Advertisements are at least this far apart, or a quarter of the GRTT (`docs/protocol.md#FB-4`).
 const ADVERT_INTERVAL_MIN: Duration = Duration::from_millis(1);
 
+/// Probes for who joins take this part of a ceiling at most, beside what is said by TCP; all of it where they would be farther
+/// apart than so otherwise: two have room in the 1.5 s in which a receiver listens for one (`docs/protocol.md#CTL-2`).
+const PROBES_PART: u32 = 2;
+const PROBES_APART_MAX: Duration = Duration::from_millis(700);
+
 impl Sender {
+    /// Multicasts a full-size probe, for receivers that are joining; none while the last one's time under the ceiling is not over
+    /// (`docs/protocol.md#CTL-2`).
+    pub fn probe(&mut self, now: Timestamp) {
+        self.advance(now);
+        let takes = self.ceiling.time_for(self.config.geometry.datagram_len() as u64);
+        let apart = takes.max(takes.saturating_mul(PROBES_PART).min(PROBES_APART_MAX));
+        if self.probed_at.is_none_or(|last| now.since(last) >= apart) {
+            self.probed_at = Some(now);
+            self.probe_due = true;
+        }
+    }
+
     /// The next datagram to send now, or `None` until the next deadline or input. A message's body replaces
     /// what `message` held.
     #[must_use]
