@@ -282,6 +282,45 @@ fn a_product_that_began_in_the_search_gets_the_repair_for_what_that_lost() {
     assert!(stats.proactive_symbols >= 4, "{stats:?}");
 }
 
+/// `docs/protocol.md#PROD-9`: all that may be sent arrives, and the controller goes on seeking what it cannot find.
+#[test]
+fn a_ceiling_that_the_link_bears_is_not_filled_with_probes_for_more_than_a_second() {
+    // Kilobytes beside the products in each second, of a sender that could do 4 Mbit/s. After the third one more comes.
+    let beside = |ceiling: u64| {
+        let mut now = Timestamp::ZERO;
+        let watch = Watch(Fixed::new(Rate::from_mbps(4)), Arc::default(), usize::MAX);
+        let mut sender = Sender::new(config(Box::new(watch)), now);
+        sender.set_ceiling(now, Rate::from_mbps(ceiling));
+        sender.stay_open(now);
+        sender.start(now);
+        let (mut second, mut before) = (1, 0);
+        [1, 1, 1, 2, 2].map(|members| {
+            if sender.member(ReceiverId(members)).is_none() {
+                assert!(sender.join(now, ReceiverId(members), Delivery::Stream));
+            }
+            while now < Timestamp::ZERO + Duration::from_secs(second) {
+                drain(&mut sender, now, false);
+                let sent = sender.packet().0;
+                (1..=members).for_each(|id| report(&mut sender, now, ReceiverId(id), sent));
+                while sender.poll_event().is_some() {}
+                now = sender.poll_timeout().expect("polls go on").at.max(now);
+                sender.handle_timeout(now);
+            }
+            second += 1;
+            let bytes = sender.stats().message_bytes;
+            (bytes - std::mem::replace(&mut before, bytes)) / 1_000
+        })
+    };
+    let [first, second, third, joined, last] = beside(2);
+    assert!(first > 200 && joined > 200, "{first} {joined}");
+    assert!(second < 60 && third < 10 && last < 60, "{second} {third} {last}");
+    let above = beside(8);
+    assert!(
+        above.iter().all(|kilobytes| *kilobytes > 400),
+        "what it takes is not known: {above:?}"
+    );
+}
+
 /// The link was idle for a part of it: how long the rest took to arrive says nothing of what it can take.
 #[test]
 fn a_sample_that_began_in_a_pause_is_limited_by_what_there_was_to_send() {

@@ -37,8 +37,8 @@ pub struct SendArgs {
     #[arg(long, value_name = "NAME", conflicts_with = "products")]
     pub name: Option<String>,
     /// Send products as they come instead: a line for each in this file, or on standard input (-): a path, or JSON
-    /// with `path` or `size`, `name` (without folders), `meta`, `at_s`. Until the first one is there the sender finds the
-    /// rate by probes, at most 8000 of 1.5 kB, which count as control; with a low --rate they are fewer. Once it has started,
+    /// with `path` or `size`, `name` (without folders), `meta`, `at_s`. Until the rate is found, at --rate for a second or
+    /// so, probes go out when there is nothing to send, at most 8000 of 1.5 kB, which count as control. Once it has started,
     /// Ctrl-C or SIGTERM ends it when what is there has been sent, a second one without that
     #[arg(long, value_name = "FILE", conflicts_with = "paths", help_heading = "Products")]
     pub products: Option<PathBuf>,

@@ -634,8 +634,7 @@ impl Sender {
     }
 
     fn apply_rate(&mut self) {
-        let is_shared = self.members.pulling() > 0;
-        let ceiling = if is_shared { self.budget.of_stream(self.ceiling) } else { self.ceiling };
+        let ceiling = self.stream_ceiling();
         self.config.rate.set_ceiling(ceiling);
         self.pacer.set_rate(self.shares().stream.max(STREAM_RATE_MIN));
         let summary = self.config.rate.summary();

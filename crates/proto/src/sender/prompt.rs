@@ -1,7 +1,8 @@
 //! A session that stays open: what is offered now and then shall be there soon.
 //!
 //! 1. Until the controller has found the rate, full-size probes go out as *padding* whenever there is nothing to send:
-//!    the first product shall not have to find it, and a small one cannot.
+//!    the first product shall not have to find it, and a small one cannot. Where the ceiling is no more than the link takes
+//!    there is nothing to find, and they end when that has shown.
 //! 2. When a block's plan has been sent and anyone loses anything, a poll asks at once who lacks how much
 //!    of it, not only when the round is over or nothing is left to send.
 //! 3. A block gets as much repair unasked as is worth its time: a further round is waited for by who lacks it, a symbol
@@ -12,13 +13,18 @@
 use super::{Sender, Transmit};
 use crate::rate::RatePhase;
 use crate::recovery::LossTable;
-use crate::time::Duration;
+use crate::time::{Duration, Timestamp};
 use crate::wire::Kind;
 use alloc::vec::Vec;
 
 /// Most padding of a session, in datagrams: enough to double from 10 Mbit/s to 2 Gbit/s in rounds of 5 ms, and twice
 /// that for what gets lost (`docs/protocol.md#PROD-9`).
 const PADDING_MAX: u32 = 8_000;
+
+/// When padding has gone out at the ceiling for so long, and so many round trips, was answered, and no limit has shown, there is
+/// none below the ceiling for those who follow the stream (`docs/protocol.md#PROD-9`).
+const CEILING_TIME: Duration = Duration::from_secs(1);
+const CEILING_TRIPS: u32 = 4;
 
 /// A block's end is asked for at once if so many symbols have gone out since the last poll: polls shall stay a
 /// small part of what is sent (`docs/protocol.md#PROD-10`).
@@ -37,11 +43,13 @@ const COMING_COST: f64 = 0.6;
 #[derive(Debug)]
 pub(super) struct Prompt {
     padding_left: u32,
+    /// Since when padding goes out at the ceiling.
+    at_ceiling: Option<Timestamp>,
 }
 
 impl Default for Prompt {
     fn default() -> Self {
-        Self { padding_left: PADDING_MAX }
+        Self { padding_left: PADDING_MAX, at_ceiling: None }
     }
 }
 
@@ -51,11 +59,32 @@ impl Sender {
         let wanted = !self.finished
             && self.members.streaming() > 0
             && self.config.rate.summary().phase == RatePhase::Startup;
+        let wanted = wanted && !self.bears_ceiling();
         let prompt = self.prompt.as_mut().filter(|prompt| wanted && prompt.padding_left > 0)?;
         prompt.padding_left -= 1;
         message.clear();
         message.resize(self.config.geometry.probe_len(), 0);
         Some(self.transmit_of_burst(Kind::Probe, message.len()))
+    }
+
+    /// Padding at the ceiling has shown that all that may be sent arrives.
+    fn bears_ceiling(&mut self) -> bool {
+        let is_there = self.pacer.rate() >= self.stream_ceiling();
+        let long = CEILING_TIME.max(self.grtt.value() * CEILING_TRIPS);
+        let (_, answered_at) = self.answered;
+        let Some(prompt) = &mut self.prompt else { return false };
+        if !is_there {
+            prompt.at_ceiling = None;
+            return false;
+        }
+        answered_at.since(*prompt.at_ceiling.get_or_insert(self.now)) >= long
+    }
+
+    /// Who comes to the stream may take less than those who follow it.
+    pub(super) fn pad_again(&mut self) {
+        if let Some(prompt) = &mut self.prompt {
+            prompt.at_ceiling = None;
+        }
     }
 
     /// How many bytes are sent of a block's last source symbol, which is zeros from `tail` on: in an open session no more

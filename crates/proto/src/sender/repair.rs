@@ -92,6 +92,9 @@ impl Sender {
 
     /// Somebody has come. Before, while nobody followed the stream, nobody could answer. What is open stays open for its answer.
     pub(super) fn on_follower(&mut self, delivery: Delivery) {
+        if delivery == Delivery::Stream {
+            self.pad_again();
+        }
         if delivery == Delivery::Stream && self.members.streaming() == 1 {
             self.answered.1 = self.now;
         }

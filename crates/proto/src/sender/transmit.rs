@@ -159,6 +159,12 @@ impl Sender {
         }
     }
 
+    /// What the pulls leave of the ceiling.
+    pub(super) fn stream_ceiling(&self) -> Rate {
+        let is_shared = self.members.pulling() > 0;
+        if is_shared { self.budget.of_stream(self.ceiling) } else { self.ceiling }
+    }
+
     /// There may be something to send again.
     pub(super) fn wake_pacer(&mut self) {
         if self.started && self.burst_left == 0 && !self.timers.is_set(Reason::Pace) {
