@@ -5,6 +5,7 @@
 
 use super::carried::Carried;
 use super::feeding::Feed;
+use super::narrow::{self, Narrow};
 use super::roster::{Newcomer, Roster, Told};
 use super::standing::{Heard, Owner};
 use super::unsent::Unsent;
@@ -17,7 +18,7 @@ use downpour_transport::control::{
     JoinReply, JoinRequest, LeaveRequest, MANIFEST_SYMBOLS_MAX, Member, ReadyRequest, Receipt,
     SessionHandler, SignedReceipt, Word,
 };
-use downpour_transport::session::SendHandle;
+use downpour_transport::session::{SendHandle, SendSnapshot};
 use downpour_transport::{Codec, FirstReads, Part};
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -43,6 +44,7 @@ pub(super) struct Stand {
     /// Files given up, for receivers that come later.
     pub(super) withdrawn: Vec<(u32, String)>,
     pub(super) notices: Vec<String>,
+    narrow: Narrow,
     /// The first block that the stream could not have, and how many after it.
     unread: Option<(String, u64)>,
     /// For people, at once.
@@ -91,6 +93,20 @@ impl Stand {
             0 => first.clone(),
             more => format!("{first} (and {more} more)"),
         })
+    }
+
+    /// For people at once, and for the report.
+    pub(super) fn notice(&mut self, text: String) {
+        self.notices.push(text.clone());
+        self.news.push(text);
+    }
+
+    /// Tells of a link that takes less than is sent at the least.
+    pub(super) fn tell_narrow(&mut self, now: Instant, snapshot: &SendSnapshot) {
+        let Some((id, rate)) = self.narrow.look(now, snapshot) else { return };
+        let Some(member) = self.roster.find(id) else { return };
+        let name = printable(member.name.as_bytes());
+        self.notice(narrow::notice(&name, rate));
     }
 
     /// What people are to be told now.

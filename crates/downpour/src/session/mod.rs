@@ -9,6 +9,7 @@
 //! | `roster` | what the sender knows of each receiver, and whether the session is over |
 //! | `endpoint` | what receivers ask over HTTPS |
 //! | `auto` | moves a receiver between stream and pulls |
+//! | `narrow` | tells of a link that takes less than the least rate |
 //! | `emit` | sections out of the hash-ahead, blocks into the driver |
 //! | `feeding`, `unsent` | products out of their list, blocks into the driver; those of which nothing came |
 //! | `carried`, `keeper` | what sender and receiver have in common of a manifest's and of products' sessions |
@@ -41,6 +42,7 @@ mod feeding;
 mod hearing;
 mod host;
 mod keeper;
+mod narrow;
 mod network;
 mod open;
 mod receive;

@@ -223,6 +223,7 @@ fn observe(opened: &Open, ledger: &mut Ledger, snapshot: &SendSnapshot) -> bool 
     }
     let mut stand = shared.stand();
     stand.tell_withdrawn();
+    stand.tell_narrow(Instant::now(), snapshot);
     for gone in stand.expire(Instant::now()) {
         shared.driver.set_delivery(gone, Delivery::Ended);
         shared.tell_owner(Heard::Away { receiver: gone });

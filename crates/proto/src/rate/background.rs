@@ -20,13 +20,12 @@
 //! learn, and loss where no queue is seen: that is chance.
 
 use super::paths::{Heard, Paths};
-use super::{RateController, RatePhase, RateSample, RateSummary};
+use super::{RATE_MIN, RateController, RatePhase, RateSample, RateSummary};
 use crate::ids::ReceiverId;
 use crate::time::{Duration, Timestamp};
 use crate::units::Rate;
 
 const INITIAL: Rate = Rate::from_mbps(1);
-const RATE_MIN: Rate = Rate::from_bps(128_000);
 /// Queue above which it gives way, in seconds: at least and at most, and between them this share of the longest lately.
 const TARGET: (f64, f64) = (0.0007, 0.002);
 const TARGET_OF_LONGEST: f64 = 0.35;

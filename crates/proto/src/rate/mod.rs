@@ -38,6 +38,9 @@ use core::fmt;
 /// the least recently heard is forgotten first.
 pub const RECEIVERS_MAX: usize = 64;
 
+/// No controller that seeks the rate goes below this, under a ceiling that is not lower: a stream that stops learns nothing.
+pub const RATE_MIN: Rate = Rate::from_bps(128_000);
+
 /// One receiver's report on the datagrams between two polls that it answered.
 ///
 /// Consecutive samples of a receiver are contiguous: each begins at the poll that closed the one

@@ -20,14 +20,13 @@
 //! host had no room for. Queues do not, so a slow store is known by what it loses (`docs/protocol.md#FB-7`).
 
 use super::paths::{Heard, Paths};
-use super::{RateController, RatePhase, RateSample, RateSummary};
+use super::{RATE_MIN, RateController, RatePhase, RateSample, RateSummary};
 use crate::ids::ReceiverId;
 use crate::time::{Duration, Timestamp};
 use crate::units::Rate;
 
 /// Before anything is known.
 const INITIAL: Rate = Rate::from_mbps(1);
-const RATE_MIN: Rate = Rate::from_bps(128_000);
 /// Bytes of a full datagram.
 const PACKET: f64 = 1472.0;
 /// Weights of the loss intervals, the newest first (RFC 5348 section 5.4).

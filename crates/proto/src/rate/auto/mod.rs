@@ -15,7 +15,7 @@ mod queue;
 mod span;
 
 use super::paths::{Heard, Paths};
-use super::{Load, RateController, RatePhase, RateSample, RateSummary};
+use super::{Load, RATE_MIN, RateController, RatePhase, RateSample, RateSummary};
 use crate::feedback::REPORTS_MAX;
 use crate::ids::{ReceiverId, StreamId};
 use crate::time::{Duration, Timestamp};
@@ -27,8 +27,6 @@ use path::{Over, Path};
 
 /// Before anything is known.
 const INITIAL: Rate = Rate::from_mbps(10);
-/// Never slower: a stream that stops learns nothing.
-const RATE_MIN: Rate = Rate::from_bps(128_000);
 /// A path that has not answered so many polls is no longer followed, unless it limits the rate.
 const SPARSE_POLLS: f64 = 8.0;
 /// In a group of which not all answer each poll only who has answered so new a poll is followed while the rate is sought.
