@@ -205,17 +205,20 @@ pub struct SentBytes {
     pub control_bytes: u64,
     /// Answers to pulls (HTTPS bodies).
     pub pull_bytes: u64,
+    /// What of the stream, which all but the pulls is, the network refused: it never left.
+    #[serde(default)]
+    pub refused_bytes: u64,
 }
 
 impl SentBytes {
-    /// Everything.
+    /// Everything that left.
     pub const fn total(&self) -> u64 {
-        self.source_bytes
+        let stream = self.source_bytes
             + self.proactive_repair_bytes
             + self.repair_bytes
             + self.manifest_bytes
-            + self.control_bytes
-            + self.pull_bytes
+            + self.control_bytes;
+        stream.saturating_sub(self.refused_bytes) + self.pull_bytes
     }
 }
 
@@ -357,10 +360,14 @@ impl Report {
         if self.role == Role::Sender {
             let sent = &session.sent;
             let repair = sent.proactive_repair_bytes + sent.repair_bytes;
+            let refused = match sent.refused_bytes {
+                0 => String::new(),
+                refused => format!(" - {} that the network refused", show_bytes(refused)),
+            };
             write!(
                 out,
                 "sent: {} = {} source + {} repair + {} manifest + {} control (polls, probes) + {} by \
-                 pull; ",
+                 pull{refused}; ",
                 show_bytes(sent.total()),
                 show_bytes(sent.source_bytes),
                 show_bytes(repair),
@@ -554,6 +561,17 @@ pub(crate) mod tests {
         assert!(!told(5, 12_000).contains("overhead"));
         let nothing = report(vec![receiver("a", ReceiverState::Complete)]);
         assert!(!nothing.summary().contains("overhead"), "nothing had to be brought");
+    }
+
+    #[test]
+    fn what_the_network_refused_is_taken_off_what_was_sent() {
+        let mut report = report(vec![receiver("a", ReceiverState::Complete)]);
+        report.session.sent.source_bytes = 5_000_000;
+        assert!(!report.summary().contains("refused"));
+        report.session.sent.refused_bytes = 3_000_000;
+        let text = report.summary();
+        assert!(text.contains("sent: 2.0 MB = 5.0 MB source"), "{text}");
+        assert!(text.contains("by pull - 3.0 MB that the network refused; "), "{text}");
     }
 
     #[test]

@@ -150,6 +150,7 @@ pub(super) fn report(
     receivers.extend(heading.absent.into_iter().map(absent));
     let symbols = sent.stats.source_symbols.saturating_sub(sent.stats.manifest_symbols);
     let streamed = symbols * u64::from(ledger.geometry.symbol_len);
+    let streamed = streamed.saturating_sub(sent.refused_bytes);
     let needed = needed((streamed, bytes.pull_bytes), &receivers).min(data_bytes);
     let overhead = match needed {
         0 => 0.0,
@@ -238,6 +239,7 @@ fn sent_bytes(geometry: Geometry, sent: &SendSnapshot, pull_bytes: u64) -> SentB
         manifest_bytes: stats.manifest_symbols.min(stats.source_symbols) * datagram,
         control_bytes: stats.message_bytes,
         pull_bytes,
+        refused_bytes: sent.refused_bytes,
     }
 }
 
@@ -458,11 +460,21 @@ pub(super) fn receiver_snapshot(
 
 #[cfg(test)]
 mod tests {
-    use super::{Receipt, ReceiverReport, by_stream, done, late, needed};
+    use super::{Receipt, ReceiverReport, SendSnapshot, by_stream, done, late, needed, sent_bytes};
     use crate::report::ReceiverState;
     use crate::report::tests::receiver;
     use crate::session::roster::tests::last_receipt;
-    use downpour_proto::ReceiverId;
+    use downpour_proto::{Geometry, ReceiverId};
+
+    #[test]
+    fn what_the_network_refused_was_not_sent() {
+        let mut snapshot = SendSnapshot::default();
+        (snapshot.stats.source_symbols, snapshot.stats.message_bytes) = (10, 500);
+        let all = sent_bytes(Geometry::IPV4, &snapshot, 70).total();
+        snapshot.refused_bytes = 2 * 1472;
+        let sent = sent_bytes(Geometry::IPV4, &snapshot, 70);
+        assert_eq!((sent.total(), sent.refused_bytes), (all - 2 * 1472, 2 * 1472));
+    }
 
     #[test]
     fn who_pulls_has_what_it_was_given_and_no_more_than_there_is() {

@@ -208,7 +208,7 @@ fn tell_failures(roster: &Roster, told: &mut BTreeSet<ReceiverId>, host: &Host) 
 fn observe(opened: &Open, ledger: &mut Ledger, snapshot: &SendSnapshot) -> bool {
     let shared = &opened.shared;
     ledger.data_len = shared.source.objects().1;
-    ledger.observe(Instant::now(), snapshot.stats.bytes + opened.budget.granted());
+    ledger.observe(Instant::now(), snapshot.left_bytes() + opened.budget.granted());
     if let Some(shares) = snapshot.shares {
         opened.budget.set_rate(shares.pulls);
     }

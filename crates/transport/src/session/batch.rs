@@ -27,6 +27,11 @@ impl Batch {
         self.bytes.is_empty()
     }
 
+    /// Bytes that the next [`flush`](Self::flush) sends.
+    pub(super) const fn len(&self) -> usize {
+        self.bytes.len()
+    }
+
     /// Bytes of each that the next [`flush`](Self::flush) sends, the last perhaps fewer.
     pub(super) const fn segment_len(&self) -> usize {
         self.segment_len
@@ -116,6 +121,7 @@ mod tests {
     fn what_the_kernel_refuses_is_gone_and_no_more() {
         let mut batch = Batch::new(100);
         assert!(!add(&mut batch, 40) && add(&mut batch, 90));
+        assert_eq!(batch.len(), 40, "the longer one waits");
         assert!(batch.flush(|_, _| Err(io::ErrorKind::NetworkDown.into())).is_err());
         assert_eq!(flush(&mut batch, 9), (true, vec![90]));
     }

@@ -270,6 +270,7 @@ struct Driver {
     /// A session of products: answers count at once.
     open_ended: bool,
     send_errors: u64,
+    refused_bytes: u64,
     outage: Outage,
     snapshot_at: Timestamp,
     rejects: RejectCounts,
@@ -332,6 +333,7 @@ impl Driver {
             feedback_due: Timestamp::ZERO,
             open_ended: setup.open,
             send_errors: 0,
+            refused_bytes: 0,
             outage: Outage::default(),
             snapshot_at: Timestamp::ZERO,
             rejects: RejectCounts::default(),
@@ -680,12 +682,14 @@ impl Driver {
         }
         let (outlet, feedback) = (&self.outlet, &self.feedback);
         let full_length = self.batch.segment_len() == self.datagram_len;
+        let len = self.batch.len() as u64;
         let sent = self.batch.flush(|bytes, len| outlet.send(feedback, bytes, len));
         if sent.is_ok() && self.outage.on_sent(full_length) {
             (self.on_event)(SendEvent::LeavesAgain);
         }
         sent.unwrap_or_else(|error| {
             // Lost like any datagram: the receivers will ask for it.
+            self.refused_bytes += len;
             self.on_refused(&error, full_length);
             true
         })
@@ -738,6 +742,7 @@ impl Driver {
             members,
             rejects: self.rejects,
             send_errors: self.send_errors,
+            refused_bytes: self.refused_bytes,
             backlog: 0,
         };
         let mut shown = self.shared.lock();

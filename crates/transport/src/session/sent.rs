@@ -77,8 +77,17 @@ pub struct SendSnapshot {
     pub members: BTreeMap<ReceiverId, MemberStats>,
     /// Feedback that was dropped, by reason.
     pub rejects: RejectCounts,
-    /// Datagrams that the kernel refused.
+    /// How often the kernel refused datagrams.
     pub send_errors: u64,
+    /// Their bytes, which `stats` counts as sent.
+    pub refused_bytes: u64,
     /// Blocks offered and not yet opened.
     pub backlog: usize,
+}
+
+impl SendSnapshot {
+    /// Bytes of the stream that have left.
+    pub const fn left_bytes(&self) -> u64 {
+        self.stats.bytes.saturating_sub(self.refused_bytes)
+    }
 }
