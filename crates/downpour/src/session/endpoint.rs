@@ -511,6 +511,14 @@ mod tests {
         assert_eq!(stand.take_news(late), [told]);
     }
 
+    #[test]
+    fn a_notice_is_told_at_once_and_stands_in_the_report() {
+        let mut stand = Stand::default();
+        stand.notice("nobody hears the stream".to_owned());
+        assert_eq!(stand.take_news(Instant::now()), ["nobody hears the stream"]);
+        assert_eq!(stand.notices, ["nobody hears the stream"]);
+    }
+
     // docs/protocol.md#PROD-1, #PROD-14
     #[test]
     fn who_comes_back_gets_what_is_kept_of_what_it_has_not_got() {

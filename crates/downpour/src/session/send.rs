@@ -257,8 +257,9 @@ fn start(opened: &Open, ledger: &mut Ledger) {
     let mut stand = opened.shared.stand();
     stand.started = true;
     stand.roster.tell_all(&Event::Start);
-    let news = nobody_hears(opened, &stand.roster);
-    stand.news.extend(news);
+    if let Some(why) = nobody_hears(opened, &stand.roster) {
+        stand.notice(why);
+    }
     opened.emitting.thread().unpark();
 }
 
