@@ -2,6 +2,7 @@
 
 use crate::cli::{Fault, NetworkPlan};
 use crate::ports::{PortRange, everywhere};
+use crate::units::HostPort;
 use downpour_proto::{Code, Geometry, Rng};
 use downpour_transport::control::DataPath;
 use downpour_transport::session::StreamOut;
@@ -207,6 +208,20 @@ pub(super) fn only_here(addrs: &[String], first: Option<IpAddr>) -> Option<Strin
     })
 }
 
+/// What to tell when a ticket made ahead of time names `addrs`, and none of them has the port that is listened on. No error: it
+/// may be forwarded.
+pub(super) fn other_port(addrs: &[String], listen: SocketAddr) -> Option<String> {
+    let port = listen.port();
+    let is_ours = |addr: &String| addr.parse().is_ok_and(|addr: HostPort| addr.port == port);
+    (!addrs.iter().any(is_ours)).then(|| {
+        format!(
+            "the ticket leads receivers to {}, and this sender listens on port {port}: unless that is \
+             forwarded here nobody finds it; send without --listen, or with another ticket",
+            addrs.join(" or ")
+        )
+    })
+}
+
 /// What to tell when nobody hears the stream that leaves by `interface`, and receivers come `by` another one.
 pub(super) fn elsewhere(interface: &str, by: &Interface) -> Option<String> {
     let name = &by.name;
@@ -226,8 +241,8 @@ pub(crate) fn own_addrs_of(port: u16) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::{
-        check_mtu, elsewhere, geometry, is_v6_only, only_here, random_group, random_group_v6,
-        range_len,
+        check_mtu, elsewhere, geometry, is_v6_only, only_here, other_port, random_group,
+        random_group_v6, range_len,
     };
     use crate::cli::NetworkPlan;
     use crate::ports::PortRange;
@@ -302,6 +317,16 @@ mod tests {
         assert_eq!(elsewhere("lo", &by), None, "the switch may lose it");
         by.name = "eth0".to_owned();
         assert!(elsewhere("eth1", &by).unwrap().ends_with("send with --interface eth0"));
+    }
+
+    #[test]
+    fn a_ticket_whose_addresses_have_another_port_than_the_sender_is_told_of() {
+        let addrs = ["10.77.0.1:28800", "[fd97::1]:28801"].map(str::to_owned);
+        let told = |listen: &str| other_port(&addrs, listen.parse().unwrap());
+        assert_eq!((told("0.0.0.0:28800"), told("[::]:28801")), (None, None));
+        let why = told("10.77.0.1:28805").unwrap();
+        assert!(why.contains("10.77.0.1:28800 or [fd97::1]:28801"), "{why}");
+        assert!(why.contains("listens on port 28805"), "{why}");
     }
 
     #[test]

@@ -172,7 +172,9 @@ pub(super) async fn open(plan: &SendPlan, giver: &Giver) -> Result<Open, Fault> 
         uplink: Arc::clone(&giver.uplink),
         limits: ServerLimits { connections_max: room.connections, ..ServerLimits::default() },
     };
-    let server = bind(&candidates, setup, &shared).await?;
+    let server = bind(&candidates, setup, &shared, given.is_some()).await?;
+    let told = given.as_ref().and_then(|t| network::other_port(&t.addrs, server.local_addr()));
+    shared.stand().notices.extend(told);
     let ticket = given.unwrap_or_else(|| {
         let (addrs, key) = (network::own_addrs(server.local_addr(), first), identity.public_key());
         shared.stand().notices.extend(network::only_here(&addrs, first));
@@ -615,6 +617,7 @@ async fn bind(
     candidates: &[SocketAddr],
     setup: impl Fn() -> ServerSetup,
     shared: &Arc<Shared>,
+    has_ticket: bool,
 ) -> Result<ControlServer, Fault> {
     let mut last = None;
     for addr in candidates {
@@ -624,7 +627,15 @@ async fn bind(
         }
     }
     let what = last.map_or_else(|| "no port to listen on".to_owned(), |error| error.to_string());
-    Err(Fault::start(what, "end the program that has the port, or give --listen or other --ports"))
+    let todo = match has_ticket {
+        // Receivers come by its port.
+        true => {
+            "end the program that has the port, or make another ticket: `downpour ticket new --address \
+             HOST:PORT`"
+        }
+        false => "end the program that has the port, or give --listen or other --ports",
+    };
+    Err(Fault::start(what, todo))
 }
 
 /// Starts the thread that offers blocks.

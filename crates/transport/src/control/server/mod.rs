@@ -128,7 +128,7 @@ fn listen(addr: SocketAddr) -> Result<(TcpListener, SocketAddr), BindError> {
 
 fn advice(error: &io::Error) -> &'static str {
     match error.kind() {
-        io::ErrorKind::AddrInUse => "; another program has this port: choose another one",
+        io::ErrorKind::AddrInUse => "; another program has this port",
         io::ErrorKind::AddrNotAvailable => "; no interface of this machine has this address",
         io::ErrorKind::PermissionDenied => "; ports below 1024 need root",
         _ => "",
