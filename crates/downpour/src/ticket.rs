@@ -123,7 +123,7 @@ impl fmt::Display for Expired {
 }
 
 impl Expired {
-    /// The same for the sender itself.
+    /// The same, for whom what is to be done is told otherwise.
     pub fn since(&self) -> String {
         format!("the ticket expired {} ago, on {}", span(self.since), utc(self.at_unix_s))
     }

@@ -309,7 +309,8 @@ fn read_ticket(plan: &ReceivePlan, taker: &Taker) -> Result<Ticket, Fault> {
     // That of a batch was made a moment ago, by the clock of a site that we trust.
     if taker.batch.is_none() {
         let in_time = ticket.check_time(SystemTime::now());
-        in_time.map_err(|expired| Fault::start(expired.to_string(), advice))?;
+        let again = "ask the sender for a new one, or set this machine's clock";
+        in_time.map_err(|expired| Fault::start(expired.since(), again))?;
     }
     Ok(ticket)
 }
@@ -390,7 +391,7 @@ async fn join(
                 let fault = Fault::start(error.to_string(), todo);
                 return Err(fault.of(ErrorClass::NotTrusted));
             }
-            Err(error) => Err(JoinError::Lost(error.to_string())),
+            Err(error) => Err(error.into()),
         };
         let error = match tried {
             Ok(done) => return Ok(done),
