@@ -8,6 +8,7 @@ use super::Fault;
 use crate::ports::{PortRange, everywhere};
 use crate::units::HostPort;
 use clap::Args;
+use downpour_transport::InterfaceError;
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, ToSocketAddrs as _};
 use std::path::Path;
@@ -25,7 +26,7 @@ pub struct NetworkArgs {
     pub interface: Option<String>,
     /// Multicast group and port, such as 239.192.7.1:28819 or `[ff15::7]:28819` [default: an address of
     /// the session's own in 239.192.0.0/14, or in ff15::/16 without IPv4, and the last of the ports]
-    #[arg(long, value_name = "ADDR:PORT", help_heading = "Network")]
+    #[arg(long, value_name = "ADDR:PORT", value_parser = parse_group, help_heading = "Network")]
     pub group: Option<SocketAddr>,
     /// Receivers join for this sender only (source-specific multicast)
     #[arg(long, help_heading = "Network")]
@@ -97,6 +98,12 @@ impl NetworkArgs {
     }
 }
 
+/// A group and its port, as an option gives them.
+pub(crate) fn parse_group(text: &str) -> Result<SocketAddr, String> {
+    let advice = "write a group and its port, such as 239.192.7.1:28819 or [ff15::7]:28819";
+    text.parse().map_err(|_| advice.to_owned())
+}
+
 /// Whether `group` is one that data may go to.
 pub(crate) fn check_group(group: SocketAddr, source_specific: bool) -> Result<(), Fault> {
     let address = group.ip();
@@ -150,7 +157,14 @@ impl Interface {
 
     fn find_in(text: &str, sys: &Path) -> Result<Self, Fault> {
         if let Ok(address) = text.parse() {
-            return Ok(Self::Address(address));
+            return match downpour_transport::Interface::named(text) {
+                Err(error @ InterfaceError::Unknown { .. }) => {
+                    let todo = "name one of these, or one of their addresses";
+                    Err(Fault::usage(error.to_string(), todo))
+                }
+                // What cannot be found out now is when the stream is opened.
+                _ => Ok(Self::Address(address)),
+            };
         }
         let mut names: Vec<String> = std::fs::read_dir(sys)
             .map(|dir| {
@@ -195,6 +209,8 @@ mod tests {
         assert!(fault.what.contains("eth-none") && fault.todo.contains("lo"), "{fault}");
         assert_eq!(Interface::find("lo").unwrap(), Interface::Name("lo".to_owned()));
         assert!(matches!(Interface::find("127.0.0.1").unwrap(), Interface::Address(_)));
+        let fault = Interface::find("192.0.2.77").unwrap_err();
+        assert!(fault.what.contains("192.0.2.77") && fault.what.contains("lo"), "{fault}");
     }
 
     #[test]

@@ -3,7 +3,7 @@
 //! A profile carries one plain file, and `fmtp` a feed of products too. What it cannot do (tickets, trees, expected names) is a
 //! usage error and not passed over.
 
-use super::network::{check_group, listen_addrs};
+use super::network::{check_group, listen_addrs, parse_group};
 use super::receive::MEMORY_DEFAULT;
 use super::send::{PRODUCT_MEMORY_DEFAULT, ceiling_words, read_defaults};
 use super::{
@@ -94,7 +94,7 @@ pub struct ProfileReceiveArgs {
     #[arg(long = "profile", value_enum, default_value_t = Protocol::Auto, help_heading = HEADING)]
     pub protocol: Protocol,
     /// bmtp, fmtp: the group that the sender was given
-    #[arg(long, value_name = "ADDR:PORT", help_heading = HEADING)]
+    #[arg(long, value_name = "ADDR:PORT", value_parser = parse_group, help_heading = HEADING)]
     pub group: Option<SocketAddr>,
     /// afdp, fmtp: the sender's control port
     #[arg(long, value_name = "HOST:PORT", help_heading = HEADING)]

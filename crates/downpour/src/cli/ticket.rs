@@ -33,7 +33,7 @@ struct NewArgs {
     #[arg(long, value_name = "HOST:PORT", required = true)]
     address: Vec<HostPort>,
     /// Multicast group of the session [default: chosen by `send`]
-    #[arg(long, value_name = "ADDR:PORT")]
+    #[arg(long, value_name = "ADDR:PORT", value_parser = super::network::parse_group)]
     group: Option<SocketAddr>,
     /// How long the ticket admits
     #[arg(long, value_name = "TIME", value_parser = parse_duration, default_value = "24h")]

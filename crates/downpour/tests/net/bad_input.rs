@@ -40,9 +40,11 @@ fn what_cannot_start_says_why_and_what_to_do() {
     let folder = scratch.path("folder");
     fs::create_dir(&folder).unwrap();
     let folder = folder.to_str().unwrap();
-    let cases: [(&[&str], i32, &[&str]); 18] = [
+    let cases: [(&[&str], i32, &[&str]); 20] = [
         (&["/no/such/path"], 3, &["/no/such/path"]),
         (&[file, "--interface", "eth77"], 2, &["eth77", "lo"]),
+        (&[file, "--interface", "192.0.2.77"], 2, &["192.0.2.77", "lo"]),
+        (&[file, "--group", "239.192.1.1"], 2, &["239.192.1.1", "239.192.7.1:28819"]),
         (&[file, "--group", "10.0.0.1:5000"], 2, &["10.0.0.1", "239."]),
         (&[file, "--listen", &address], 3, &[&address]),
         (&[file, "--ticket", "/no/such/ticket"], 3, &["/no/such/ticket"]),
