@@ -14,9 +14,9 @@ mod world;
 use downpour_proto::ReceiverId;
 use downpour_transport::Secret;
 use downpour_transport::control::{
-    BlockRange, ControlClient, ErrorCode, Event, EventsEnd, HaveRequest, JoinError, JoinRequest,
-    Joined, LeaveRequest, MANIFEST_SYMBOLS_MAX, ObjectFailure, PROTOCOL_VERSION, REASON_LEN_MAX,
-    ReadyRequest, Receipt, RequestError, ServerLimits, SessionId, SignedReceipt,
+    BlockRange, ControlClient, ErrorCode, Event, EventStream, EventsEnd, HaveRequest, JoinError,
+    JoinRequest, Joined, LeaveRequest, MANIFEST_SYMBOLS_MAX, ObjectFailure, PROTOCOL_VERSION,
+    REASON_LEN_MAX, ReadyRequest, Receipt, RequestError, ServerLimits, SessionId, SignedReceipt,
 };
 use downpour_transport::identity::Identity;
 use std::sync::Arc;
@@ -245,9 +245,8 @@ async fn a_receiver_learns_that_the_sender_is_silent() {
     assert!(matches!(end, Err(EventsEnd::Silent(time)) if time.as_millis() >= 300), "{end:?}");
 }
 
-/// The sender may have given up the connection, and that is not told here.
-#[tokio::test]
-async fn a_connection_that_is_silent_for_long_ends_although_datagrams_come() {
+/// How long the sender had been silent when that ended a subscription of which `came` hears of more and more elsewhere, ms.
+async fn silence_although(came: fn(&mut EventStream, u64)) -> u128 {
     let limits = ServerLimits { ping_every: Duration::from_secs(3600), ..Default::default() };
     let world = World::new(Setup { limits, ..Setup::default() }).await;
     let mut setup = world.client_setup();
@@ -258,16 +257,29 @@ async fn a_connection_that_is_silent_for_long_ends_although_datagrams_come() {
     let mut events = client.events().await.unwrap();
     // From here on time passes only where everybody waits for it.
     tokio::time::pause();
-    let mut datagrams = 0;
+    let mut count = 0;
     let end = loop {
-        datagrams += 1;
-        events.heard_elsewhere(datagrams);
+        count += 1;
+        came(&mut events, count);
         if let Ok(end) = tokio::time::timeout(Duration::from_millis(50), events.next()).await {
             break end;
         }
-        assert!(datagrams < 1000, "it never ends");
+        assert!(count < 1000, "it never ends");
     };
-    assert!(matches!(end, Err(EventsEnd::Silent(time)) if time.as_millis() >= 900), "{end:?}");
+    let Err(EventsEnd::Silent(time)) = end else { panic!("{end:?}") };
+    time.as_millis()
+}
+
+/// The sender may have given up the connection, and that is not told here.
+#[tokio::test]
+async fn a_connection_that_is_silent_for_long_ends_although_datagrams_come() {
+    assert!((900..1800).contains(&silence_although(EventStream::heard_elsewhere).await));
+}
+
+/// It is given something, and so was not given up long ago.
+#[tokio::test]
+async fn a_connection_that_is_silent_for_longer_ends_although_bytes_are_pulled() {
+    assert!(silence_although(EventStream::pulled_elsewhere).await >= 1800);
 }
 
 #[tokio::test]

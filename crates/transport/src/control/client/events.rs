@@ -23,9 +23,12 @@ pub struct EventStream {
     buffer: BytesMut,
     /// When anything came here.
     pinged: Instant,
-    /// The same, or elsewhere.
+    /// The same, or by a pull.
+    served: Instant,
+    /// The same, or by the stream.
     heard: Instant,
     datagrams: u64,
+    pulled: u64,
     silence_time_max: Duration,
     deafness_time_max: Duration,
     /// The body ends when the connection does.
@@ -39,8 +42,10 @@ impl EventStream {
             body,
             buffer: BytesMut::new(),
             pinged: now,
+            served: now,
             heard: now,
             datagrams: 0,
+            pulled: 0,
             silence_time_max: limits.silence_time_max,
             deafness_time_max: limits.deafness_time_max,
             connection,
@@ -56,16 +61,14 @@ impl EventStream {
                     return Ok(event);
                 }
             }
-            let (silent, deaf) =
-                (self.heard + self.silence_time_max, self.pinged + self.deafness_time_max);
-            let frame = match timeout_at(silent.min(deaf), self.body.frame()).await {
+            let frame = match timeout_at(self.due(), self.body.frame()).await {
                 Err(_) => return Err(EventsEnd::Silent(self.pinged.elapsed())),
                 Ok(None) => return Err(EventsEnd::Closed),
                 Ok(Some(Err(error))) => return Err(EventsEnd::Lost(innermost(&error))),
                 Ok(Some(Ok(frame))) => frame,
             };
             self.pinged = Instant::now();
-            self.heard = self.pinged;
+            (self.served, self.heard) = (self.pinged, self.pinged);
             if let Ok(data) = frame.into_data() {
                 self.buffer.extend_from_slice(&data);
             }
@@ -79,6 +82,28 @@ impl EventStream {
             self.datagrams = datagrams;
             self.heard = Instant::now();
         }
+    }
+
+    /// The same of so many bytes of what is pulled. These come from the sender's own connections, so that while they come twice
+    /// as much of its silence here does not count; not all of it, because one that it has given up is served as well.
+    pub fn pulled_elsewhere(&mut self, bytes: u64) {
+        if bytes != self.pulled && !self.connection.is_stranded() {
+            self.pulled = bytes;
+            self.served = Instant::now();
+            self.heard = self.served;
+        }
+    }
+
+    /// Whether the sender was heard here, or gave what was asked for, so lately that it lives.
+    pub fn answers(&self) -> bool {
+        self.served.elapsed() < self.silence_time_max
+    }
+
+    /// Until then something must come.
+    fn due(&self) -> Instant {
+        let deaf = self.served + self.deafness_time_max;
+        let given_up = self.pinged + 2 * self.deafness_time_max;
+        (self.heard + self.silence_time_max).min(deaf).min(given_up)
     }
 
     fn line(&mut self) -> Result<Option<Event>, EventsEnd> {
