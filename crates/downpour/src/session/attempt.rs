@@ -8,13 +8,14 @@ use super::asking::{clock, listen, lost, next_event, outlast, send_receipt};
 use super::ended::{Ended, Followed, Over, Unplaced, by_user};
 use super::hearing::{buffer_notice, false_notice, stream_in, unreached};
 use super::host::Host;
-use super::keeper::{Keeper, Kept, open_keeper};
+use super::keeper::{Keeper, Kept, may_hold, open_keeper};
 use super::receive::Taker;
+use super::saying::Saying;
 use super::transfer::{Stall, Stored, limits, pad};
 use super::words::Telling;
 use super::{FALSE_SYMBOLS, NOT_HEARD, ONLY_SHORT, TOO_SLOW, faults, transfer};
 use crate::cli::{Fault, ReceivePlan, Target};
-use crate::object::{EntryId, Obstacle, PipeOut, StoreEvent, StoreFailure, Summary};
+use crate::object::{EntryId, Obstacle, PipeOut, StoreEvent, Summary};
 use crate::product::ProductLog;
 use downpour_catalog::ErrorClass;
 use downpour_proto::receiver::Pull as Order;
@@ -24,8 +25,8 @@ use downpour_proto::{
     receiver::PARTIAL_BLOCKS_MAX,
 };
 use downpour_transport::control::{
-    BlockRange, ControlClient, DataPath, Event, EventStream, HaveRequest, Joined, Pull, PullError,
-    ReadyRequest, Receipt,
+    ControlClient, DataPath, Event, EventStream, Joined, Pull, PullError, ReadyRequest, Receipt,
+    RequestError,
 };
 use downpour_transport::pull::{Pulled, Puller};
 use downpour_transport::session::{ReceiveEvent, ReceiveHandle, ReceiveSetup, ReceiveSnapshot};
@@ -43,8 +44,11 @@ const PROBE_TIME: Duration = Duration::from_millis(1_500);
 /// How often progress is shown.
 const TICK: Duration = Duration::from_millis(200);
 
-/// How long what a lost sender has sent is read and stored.
-const DRAIN_TIME: Duration = Duration::from_secs(5);
+/// How long what a lost sender has sent is read and stored; and how long nothing of it comes before that ends.
+const DRAIN_TIME: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(1));
+
+/// How long a goodbye may take: its way to the sender may be broken.
+const GOODBYE_TIME: Duration = Duration::from_secs(2);
 
 /// After so many false blocks the stream is left (`docs/protocol.md#KEY-4`).
 const FALSE_BLOCKS_MAX: u32 = 3;
@@ -72,6 +76,8 @@ pub(super) struct Attempt<'a> {
 pub(super) enum Said {
     Driver(ReceiveEvent),
     Store(StoreEvent),
+    /// The sender, of what it is told.
+    Refused(RequestError),
 }
 
 /// Why the loop ends.
@@ -87,6 +93,7 @@ struct Run<'a> {
     /// How its connections are set; `None` beside a multicast stream.
     planned: Option<Plan>,
     client: Arc<ControlClient>,
+    saying: Saying,
     joined: Joined,
     store: Kept,
     driver: ReceiveHandle,
@@ -132,7 +139,7 @@ pub(super) async fn attempt(run: Attempt<'_>) -> Result<Ended, Fault> {
 }
 
 async fn take_part(run: Attempt<'_>) -> Result<Ended, Fault> {
-    let Attempt { plan, taker, client, joined, host, trace, log, pipe, has_been, followed } = run;
+    let Attempt { plan, taker, client, joined, host, pipe, followed, .. } = run;
     let (said, mut heard) = mpsc::unbounded_channel();
     let (candidates, planned) = (may_hold(&plan.target), transfer::planned(plan, &joined));
     // Its connections are opened while the rest is set up: each takes two round trips.
@@ -144,12 +151,13 @@ async fn take_part(run: Attempt<'_>) -> Result<Ended, Fault> {
         Err(error) => return lost(error).map(|why| Ended::SenderLost(why, None)),
     };
     let before = followed.as_ref().filter(|before| before.session == joined.reply.session);
-    let shelf = clock.map(|clock| (clock, before.map(|before| before.mark.clone()), log));
+    let shelf = clock.map(|clock| (clock, before.map(|before| before.mark.clone()), run.log));
     let store = open_keeper(plan, &joined, (taker, pipe, said.clone()), shelf)?;
     // Before the events: when the sender hears of us it sends a probe.
-    let (stream, mut notices) = stream_in(plan, &joined, has_been)?;
+    let (stream, mut notices) = stream_in(plan, &joined, run.has_been)?;
     let has_stream = stream.is_some() || joined.reply.path.is_unicast();
-    let driver = spawn_driver((plan, pulls), &joined, (stream, spare), &store, (said, trace))?;
+    let saying = Saying::begin(&client, said.clone());
+    let driver = spawn_driver((plan, pulls), &joined, (stream, spare), &store, (said, run.trace))?;
     // Without a stream no probe is awaited.
     let ready = (!has_stream).then_some(ReadyRequest { multicast: false, candidates });
     let mut events = match listen(&client, ready).await {
@@ -164,6 +172,7 @@ async fn take_part(run: Attempt<'_>) -> Result<Ended, Fault> {
         data_len: joined.reply.data_len,
         account: ReceiverAccount::new(&joined, notices),
         client: Arc::clone(&client),
+        saying,
         lost_early: false,
         joined,
         store: Kept::new(store),
@@ -186,10 +195,8 @@ async fn take_part(run: Attempt<'_>) -> Result<Ended, Fault> {
     };
     run.begin_products(before);
     let telling = Telling::begin(&run.joined, &client, taker);
-    let verdict = match run.become_ready(&mut heard, has_stream).await? {
-        Some(verdict) => verdict,
-        None => run.attend(&mut events, (&mut heard, &mut pulled), host).await,
-    };
+    let parties = (&mut heard, &mut pulled);
+    let verdict = run.attend(&mut events, parties, (host, has_stream)).await;
     telling.end(matches!(verdict, Verdict::Complete(_))).await;
     let (products, started) = (run.joined.reply.products_from.is_some(), run.joined.reply.started);
     let mut ended = run.finish(verdict, taker, followed).await?;
@@ -200,26 +207,6 @@ async fn take_part(run: Attempt<'_>) -> Result<Ended, Fault> {
         outlast(over, (&client, &mut events), host).await;
     }
     Ok(ended)
-}
-
-fn class_of(failure: &StoreFailure, target: &Target) -> ErrorClass {
-    match (failure, target) {
-        (StoreFailure::DiskFull { .. } | StoreFailure::TooSmall { .. }, _) => {
-            ErrorClass::DestinationFull
-        }
-        (StoreFailure::Manifest(_) | StoreFailure::NotAgreed(_), _) => ErrorClass::Internal,
-        (StoreFailure::Target(_), Target::Tree(out)) => faults::class_of_target(out),
-        (StoreFailure::Target(_), _) => ErrorClass::DestinationWriteFailed,
-    }
-}
-
-/// Something is there that may prove to be what is sent, or a part of it.
-fn may_hold(target: &Target) -> bool {
-    match target {
-        Target::Tree(out) => std::fs::read_dir(out).is_ok_and(|mut dir| dir.next().is_some()),
-        Target::Device(_) => true,
-        Target::Pipe | Target::Discard => false,
-    }
 }
 
 fn spawn_driver(
@@ -302,32 +289,36 @@ impl Run<'_> {
         &mut self,
         events: &mut EventStream,
         (heard, pulled): (&mut UnboundedReceiver<Said>, &mut mpsc::Receiver<Pulled>),
-        host: &mut Host,
+        (host, has_stream): (&mut Host, bool),
     ) -> Verdict {
+        if let Some(verdict) = self.become_ready(heard, has_stream).await {
+            return verdict;
+        }
         let (plan, geometry) = (self.plan, self.joined.reply.geometry);
         let (mut tick, mut stall) = (tokio::time::interval(TICK), Stall::default());
         loop {
             let verdict = tokio::select! {
                 event = next_event(events), if !self.store.is_behind() => match event {
-                    Ok(event) => self.on_sender(event).await,
+                    Ok(event) => self.on_sender(event),
                     Err(why) => {
-                        let ended = self.drain(heard, pulled).await;
+                        let ended = self.drain(heard, pulled, host).await;
                         Some(ended.unwrap_or(Verdict::SenderLost(why)))
                     }
                 },
-                Some(said) = heard.recv() => self.on_said(said).await,
+                Some(said) = heard.recv() => self.on_said(said),
                 Some(pulled) = pulled.recv() => { self.on_pulled(pulled); None }
                 _ = tick.tick() => {
-                    let snapshot = self.look();
+                    let (snapshot, came) = (self.look(), self.puller.came());
                     events.heard_elsewhere(snapshot.stats.received);
+                    events.pulled_elsewhere(came);
                     let in_blocks = snapshot.data_held * geometry.block_len();
                     let bytes = self.store.product_bytes().unwrap_or(in_blocks);
                     let known = (self.joined.reply.started, self.data_len);
                     let shown = receiver_snapshot(&self.account, plan, &snapshot, known, bytes);
                     host.show(&shown);
-                    let came = self.puller.came();
                     host.came(came);
-                    let stalled = stall.look(Instant::now(), !self.orders.is_empty(), came);
+                    let waits = !self.orders.is_empty() && events.answers();
+                    let stalled = stall.look(Instant::now(), waits, came);
                     stalled.inspect(|news| host.say(news));
                     None
                 }
@@ -344,20 +335,30 @@ impl Run<'_> {
         &mut self,
         heard: &mut UnboundedReceiver<Said>,
         pulled: &mut mpsc::Receiver<Pulled>,
+        host: &mut Host,
     ) -> Option<Verdict> {
         self.puller.drain();
+        let (mut look, mut before) = (tokio::time::interval(DRAIN_TIME.1), None);
         let all = async {
             loop {
                 let verdict = tokio::select! {
                     pulled = pulled.recv() => { self.on_pulled(pulled?); None }
-                    Some(said) = heard.recv() => self.on_said(said).await,
+                    Some(said) = heard.recv() => self.on_said(said),
+                    _ = look.tick() => {
+                        let came = Some(self.puller.came());
+                        if std::mem::replace(&mut before, came) == came {
+                            return None;
+                        }
+                        None
+                    }
+                    () = host.stopped() => Some(Verdict::Interrupted),
                 };
                 if verdict.is_some() {
                     return verdict;
                 }
             }
         };
-        tokio::time::timeout(DRAIN_TIME, all).await.ok().flatten()
+        tokio::time::timeout(DRAIN_TIME.0, all).await.ok().flatten()
     }
 
     /// Waits for the probe and says how it went; what was said meanwhile comes after that. A verdict when it is over already.
@@ -365,10 +366,10 @@ impl Run<'_> {
         &mut self,
         heard: &mut UnboundedReceiver<Said>,
         has_stream: bool,
-    ) -> Result<Option<Verdict>, Fault> {
+    ) -> Option<Verdict> {
         if !has_stream {
             self.go_without_stream();
-            return Ok(None); // It was said with the subscription.
+            return None; // It was said with the subscription.
         }
         let mut early = Vec::new();
         let probe = async {
@@ -385,24 +386,13 @@ impl Run<'_> {
         };
         let multicast = match tokio::time::timeout(PROBE_TIME, probe).await.unwrap_or(Ok(false)) {
             Ok(multicast) => multicast,
-            Err(broken) => {
-                return Ok(Some(Verdict::Failed(ErrorClass::Internal, broken.to_string())));
-            }
+            Err(broken) => return Some(Verdict::Failed(ErrorClass::Internal, broken.to_string())),
         };
         if !multicast {
             self.go_without_stream();
         }
-        let candidates = self.candidates;
-        if let Err(error) = self.client.ready(ReadyRequest { multicast, candidates }).await {
-            return lost(error).map(|why| Some(Verdict::SenderLost(why)));
-        }
-        for said in early {
-            let verdict = self.on_said(said).await;
-            if verdict.is_some() {
-                return Ok(verdict);
-            }
-        }
-        Ok(None)
+        self.saying.ready(multicast, self.candidates);
+        early.into_iter().find_map(|said| self.on_said(said))
     }
 
     /// How the driver is; the puller is told whether it waits for the disk, the driver how many pulls may run.
@@ -421,7 +411,7 @@ impl Run<'_> {
         self.left_stream = unreached(&self.joined.reply);
     }
 
-    async fn on_sender(&mut self, event: Event) -> Option<Verdict> {
+    fn on_sender(&mut self, event: Event) -> Option<Verdict> {
         match event {
             Event::Ends { data, manifest, finished, data_len } => {
                 self.data_len = data_len.or(self.data_len);
@@ -453,7 +443,7 @@ impl Run<'_> {
             }
             // Until that is said, the sender counts on it.
             Event::ReturnToGroup if self.false_blocks >= FALSE_BLOCKS_MAX => {
-                self.say_pulling(FALSE_SYMBOLS).await;
+                self.say_pulling(FALSE_SYMBOLS);
             }
             Event::ReturnToGroup => self.driver.set_on_stream(true),
             Event::Shutdown { reason } => {
@@ -470,63 +460,63 @@ impl Run<'_> {
         None
     }
 
-    async fn on_said(&mut self, said: Said) -> Option<Verdict> {
+    fn on_said(&mut self, said: Said) -> Option<Verdict> {
         match said {
             Said::Driver(ReceiveEvent::Broken(broken)) => {
                 return Some(Verdict::Failed(ErrorClass::Internal, broken.to_string()));
             }
-            Said::Driver(event) => self.on_driver(event).await,
-            Said::Store(event) => return self.on_store(event).await,
+            Said::Driver(event) => self.on_driver(event),
+            Said::Store(event) => return self.on_store(event),
+            // Whether it takes this receiver in again, it says at the next JOIN.
+            Said::Refused(error) => return Some(Verdict::SenderLost(error.to_string())),
         }
         None
     }
 
-    async fn on_driver(&mut self, event: ReceiveEvent) {
+    fn on_driver(&mut self, event: ReceiveEvent) {
         match event {
             ReceiveEvent::Pull(order) => self.pull(order),
             // There is none yet: the sender still counts on it, and its silence counts from the start on.
             ReceiveEvent::StreamLost if !self.joined.reply.started => self.lost_early = true,
             // Its group is not left: when the stream is heard again, it is followed again.
-            ReceiveEvent::StreamLost => self.say_pulling(NOT_HEARD).await,
-            ReceiveEvent::SymbolsLost => self.say_pulling(ONLY_SHORT).await,
+            ReceiveEvent::StreamLost => self.say_pulling(NOT_HEARD),
+            ReceiveEvent::SymbolsLost => self.say_pulling(ONLY_SHORT),
             ReceiveEvent::StreamHeard => {
                 (self.lost_early, self.reached) = (false, true);
-                let _ =
-                    self.client.ready(ReadyRequest { multicast: true, candidates: false }).await;
+                self.saying.ready(true, false);
             }
             ReceiveEvent::LeaveStream => {
                 // The sender's word by TCP, with its reason, may have been here first.
                 let why = self.left_stream.take().unwrap_or_else(|| TOO_SLOW.to_owned());
-                self.leave_stream(&why).await;
+                self.leave_stream(&why);
             }
-            ReceiveEvent::FalseBlock => self.on_false_block().await,
+            ReceiveEvent::FalseBlock => self.on_false_block(),
             ReceiveEvent::Heard | ReceiveEvent::Broken(_) => {}
         }
     }
 
     /// Goes on by pulling.
-    async fn leave_stream(&mut self, why: &str) {
+    fn leave_stream(&mut self, why: &str) {
         self.lost_early = false;
         self.driver.set_on_stream(false);
-        self.say_pulling(why).await;
+        self.say_pulling(why);
     }
 
-    async fn say_pulling(&mut self, why: &str) {
+    fn say_pulling(&mut self, why: &str) {
         self.left_stream = Some(why.to_owned());
-        // If it cannot be told, the event stream will end as well.
-        let _ = self.client.ready(ReadyRequest { multicast: false, candidates: false }).await;
+        self.saying.ready(false, false);
     }
 
     /// Somebody who has the group's key sends false symbols: what they spoil is pulled, and soon all is.
-    async fn on_false_block(&mut self) {
+    fn on_false_block(&mut self) {
         self.false_blocks += 1;
         self.client.encrypt_all();
         if self.false_blocks == FALSE_BLOCKS_MAX {
-            self.leave_stream(FALSE_SYMBOLS).await;
+            self.leave_stream(FALSE_SYMBOLS);
         }
     }
 
-    async fn on_store(&mut self, event: StoreEvent) -> Option<Verdict> {
+    fn on_store(&mut self, event: StoreEvent) -> Option<Verdict> {
         // The stream may be faster than the word of its start. By TCP the manifest of a tree is there before that.
         let reply = &mut self.joined.reply;
         reply.started |= reply.path != DataPath::Tcp || reply.products_from.is_some();
@@ -535,7 +525,7 @@ impl Run<'_> {
                 self.account.objects = tree.entries;
                 self.data_len = tree.data_len.or(self.data_len);
                 if !tree.candidates && self.candidates {
-                    return self.say_have(Vec::new(), u32::MAX).await;
+                    self.say_have(Vec::new(), u32::MAX);
                 }
             }
             StoreEvent::Section(section) => {
@@ -553,17 +543,17 @@ impl Run<'_> {
                 self.retry_unknown();
                 // Who was said to hold nothing is not waited for.
                 if self.candidates || !section.held.is_empty() {
-                    return self.say_have(section.held, section.index + 1).await;
+                    self.say_have(section.held, section.index + 1);
                 }
             }
             StoreEvent::NotNeeded(ranges) => {
                 self.hold(&ranges);
-                return self.say_have(ranges, self.sections_examined).await;
+                self.say_have(ranges, self.sections_examined);
             }
             StoreEvent::Forgotten { block, poisoned } => {
                 self.driver.forgotten(block);
                 if poisoned {
-                    self.on_false_block().await;
+                    self.on_false_block();
                 }
             }
             StoreEvent::Notice { path, text } => {
@@ -573,7 +563,7 @@ impl Run<'_> {
                 self.unplaced.push(Unplaced { entry, path, obstacle, reason });
             }
             StoreEvent::Failed(failure) => {
-                let class = class_of(&failure, &self.plan.target);
+                let class = faults::class_of_store(&failure, &self.plan.target);
                 return Some(Verdict::Failed(class, failure.to_string()));
             }
             StoreEvent::Complete(summary) => return Some(Verdict::Complete(summary)),
@@ -588,14 +578,9 @@ impl Run<'_> {
         }
     }
 
-    async fn say_have(&mut self, data: Vec<Range<u32>>, examined: u32) -> Option<Verdict> {
+    fn say_have(&mut self, data: Vec<Range<u32>>, examined: u32) {
         self.sections_examined = self.sections_examined.max(examined);
-        let data = data.into_iter().map(BlockRange::from).collect();
-        let request = HaveRequest { data, manifest: Vec::new(), examined: self.sections_examined };
-        match self.client.have(request).await {
-            Ok(()) => None,
-            Err(error) => Some(Verdict::SenderLost(error.to_string())),
-        }
+        self.saying.have(data, self.sections_examined);
     }
 
     fn pull(&mut self, order: Order) {
@@ -712,7 +697,8 @@ impl Run<'_> {
         if let Some((_, reason)) = &failure {
             // Before the driver's threads are waited for: one may be held by a disk or a pipe, and nobody else need be.
             // The session may be over already: then there is nobody to tell.
-            goes_on &= self.client.leave(reason, true).await.is_ok();
+            let goodbye = tokio::time::timeout(GOODBYE_TIME, self.client.leave(reason, true));
+            goes_on &= goodbye.await.is_ok_and(|told| told.is_ok());
             self.account.failure = Some(reason.clone());
         }
         let snapshot = self.driver.stop();

@@ -1,8 +1,8 @@
 //! What the lower layers' errors mean to the operator of a session: the step from each to a [`Fault`].
 
-use crate::cli::Fault;
+use crate::cli::{Fault, Target};
 use crate::home::{Home, HomeError};
-use crate::object::ScanError;
+use crate::object::{ScanError, StoreFailure};
 use crate::product::{List, ProductLog};
 use downpour_catalog::ErrorClass;
 use downpour_transport::identity::Identity;
@@ -47,6 +47,18 @@ pub(super) fn threads(error: impl Display) -> Fault {
 pub(super) fn session(error: impl Display) -> Fault {
     let todo = "try another --interface, --group or --ports; `downpour ports` lists what is used";
     Fault::start(error.to_string(), todo)
+}
+
+/// Whose a store's failure is.
+pub(super) fn class_of_store(failure: &StoreFailure, target: &Target) -> ErrorClass {
+    match (failure, target) {
+        (StoreFailure::DiskFull { .. } | StoreFailure::TooSmall { .. }, _) => {
+            ErrorClass::DestinationFull
+        }
+        (StoreFailure::Manifest(_) | StoreFailure::NotAgreed(_), _) => ErrorClass::Internal,
+        (StoreFailure::Target(_), Target::Tree(out)) => class_of_target(out),
+        (StoreFailure::Target(_), _) => ErrorClass::DestinationWriteFailed,
+    }
 }
 
 /// Why a folder cannot be written, when its own error does not tell.

@@ -272,6 +272,15 @@ fn open_shelf(
     opened.map_err(|error| unopened(plan, &error))
 }
 
+/// Something is there that may prove to be what is sent, or a part of it.
+pub(super) fn may_hold(target: &Target) -> bool {
+    match target {
+        Target::Tree(out) => std::fs::read_dir(out).is_ok_and(|mut dir| dir.next().is_some()),
+        Target::Device(_) => true,
+        Target::Pipe | Target::Discard => false,
+    }
+}
+
 /// `shelf` is for a session of products. Nothing is opened, nor made, that may not be.
 pub(super) fn open_keeper(
     plan: &ReceivePlan,

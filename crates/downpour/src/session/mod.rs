@@ -20,6 +20,7 @@
 //! | `signals` | counts what the terminal's user asks, and ends the process where a session cannot |
 //! | `batch` | both ends as a library call: a list of files to one node |
 //! | `attempt`, `asking` | one session as a receiver lives it; what it asks of its sender |
+//! | `saying` | what it tells its sender meanwhile |
 //! | `hearing` | where a receiver hears the stream |
 //! | `ended` | how that ends, and what came of it |
 //! | `transfer` | its connections, over a long way |
@@ -47,6 +48,7 @@ mod network;
 mod open;
 mod receive;
 mod roster;
+mod saying;
 mod send;
 mod signals;
 mod standing;

@@ -383,7 +383,10 @@ async fn join(
             Ok(client) => {
                 // Not before the sender answers: who waits for it leaves the target to others.
                 until_free((plan, taker, comes_back && before.yields()), host).await?;
-                client.join(request).await.map(|joined| (client, joined))
+                tokio::select! {
+                    joined = client.join(request) => joined.map(|joined| (client, joined)),
+                    () = host.stopped() => return Err(interrupted()),
+                }
             }
             Err(error) if error.wrong_key().is_some() => {
                 let todo = "the ticket is for another sender, or somebody is in between: ask for a \

@@ -129,7 +129,8 @@ pub(super) struct Stall {
 }
 
 impl Stall {
-    /// Whether pulls are `under_way`, and how many bytes came so far: what is to be said of it, once in each stall.
+    /// Whether pulls are `under_way` from a sender that answers, and how many bytes came so far: what is to be said of it, once
+    /// in each stall.
     pub(super) fn look(
         &mut self,
         now: Instant,

@@ -10,6 +10,8 @@ use downpour::report::ReceiverState;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::thread::sleep;
+use std::time::Duration;
 
 /// Bytes of the file that is sent.
 fn size() -> u64 {
@@ -129,6 +131,42 @@ fn a_receiver_whose_connections_die_in_silence_comes_back() {
     sender.wait().expect(0);
     receiver.wait().expect(0);
     same(&scratch, 0);
+}
+
+/// What is to be told to the sender then waits for its answer, and nothing else does. Times are those that receivers tell.
+#[test]
+fn who_hears_nothing_of_its_sender_any_more_says_so_soon_and_can_be_ended() {
+    let test = "who_hears_nothing_of_its_sender_any_more_says_so_soon_and_can_be_ended";
+    let Some((network, scratch)) = setting(test, 2) else { return };
+    let session = Session::new(&network, &scratch);
+    let patience = ["--join-timeout", "12h"];
+    let [mut waits, mut ends] = [0, 1].map(|index| session.receiver(index, &patience));
+    let _sender =
+        session.sender(&[&scratch.path("file")], &["--receivers", "2", "--rate", "8mbit"]);
+    waits.until_written(size() / 16);
+    ends.until_written(size() / 16);
+    let down = network.sender.command("ip").args(["link", "set", "eth0", "down"]).status();
+    assert!(down.unwrap().success());
+    let last = |text: &str, before: &str| {
+        let numbers = text.split(before).skip(1).filter_map(|rest| {
+            let end = rest.find(|c: char| c != '.' && !c.is_ascii_digit())?;
+            rest[..end].parse::<f64>().ok()
+        });
+        numbers.reduce(f64::max)
+    };
+    // The stream counts as lost after 3 s, and then there is something to be told.
+    sleep(Duration::from_secs(4));
+    ends.interrupt();
+    let ended = ends.wait();
+    // A line of progress comes each 5 s.
+    let before = last(&ended.err, " elapsed_s=").expect("progress");
+    let lived = scratch.report("r1").session.duration_s;
+    assert!(lived < before + 15.0, "it ended after {lived} s: {ended:?}");
+    let silent = waits.until(|r| last(&r.err(), "the sender has been silent for "));
+    assert!(silent < 15.0, "{}", waits.err());
+    waits.interrupt();
+    let told = waits.wait().err;
+    assert!(told.contains("the sender is lost") && !told.contains("the sender answers"), "{told}");
 }
 
 /// The sender is reached by another interface than the one that is named for the stream.
