@@ -263,9 +263,9 @@ pub struct ReceiverReport {
 pub enum ReceiverState {
     /// Everything is there, verified, and its receipt is back.
     Complete,
-    /// The same, but it left the stream, and a tenth or more of what it got came by unicast.
+    /// The same, but it left the stream, and a tenth or more of what it got came by unicast; or all of it did.
     Pulled {
-        /// Why it left the stream.
+        /// Why it left the stream, or that this brought nothing.
         why: String,
     },
     /// It told us that it cannot complete; or it joined a session of products late, and lacks those before.

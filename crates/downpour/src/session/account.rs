@@ -22,6 +22,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
+/// Why who never left the stream pulled all.
+const BROUGHT_NOTHING: &str =
+    "it heard the stream, but no block that it lacked came whole that way";
+
 /// What the sender's account is made of, besides the members.
 pub(super) struct Ledger {
     pub(super) opened: Instant,
@@ -136,6 +140,8 @@ pub(super) fn report(
     let data_bytes = ledger.data_len.unwrap_or(0);
     let bytes = sent_bytes(ledger.geometry, sent, heading.pull_bytes);
     let products = ledger.source.products();
+    // Over a long way all is pulled where that is faster.
+    let streams = heading.transfer.is_none();
     let mut receivers: Vec<ReceiverReport> = members
         .iter()
         .map(|(id, member)| {
@@ -144,7 +150,7 @@ pub(super) fn report(
                 let held = ledger.source.bytes_of(s.data_held);
                 by_stream(held, s.received, ledger.geometry.symbol_len)
             });
-            receiver_report((member, products), (stats, told), started)
+            receiver_report((member, products), (stats, told), (started, streams))
         })
         .collect();
     receivers.extend(heading.absent.into_iter().map(absent));
@@ -257,14 +263,14 @@ fn late(receipt: Option<&Receipt>, products: Option<u64>) -> Option<String> {
 fn receiver_report(
     (member, products): (&Member, Option<u64>),
     (stats, told): (Option<&MemberStats>, u64),
-    started: Instant,
+    (started, streams): (Instant, bool),
 ) -> ReceiverReport {
     let receipt = member.receipt.as_ref();
     let (stream_bytes, pull_bytes, kept_bytes) =
         receipt.map_or((told, 0, 0), |r| (r.bytes_by_stream, r.bytes_by_pull, r.bytes_held));
     let state = match &member.stage {
         Stage::Complete => {
-            let left = member.left_stream.clone();
+            let left = left_stream(member.left_stream.clone(), streams, (stream_bytes, pull_bytes));
             let arrived = ReceiverState::arrived(left, member.multicast, stream_bytes, pull_bytes);
             late(receipt, products).map_or(arrived, |why| ReceiverState::Failed { why })
         }
@@ -298,6 +304,16 @@ fn receiver_report(
     }
 }
 
+/// Why a receiver pulled, if it did: it left the stream, or that was too slow for it or too late.
+pub(super) fn left_stream(
+    left: Option<String>,
+    streams: bool,
+    (stream_bytes, pull_bytes): (u64, u64),
+) -> Option<String> {
+    let brought_nothing = streams && stream_bytes == 0 && pull_bytes > 0;
+    left.or_else(|| brought_nothing.then(|| BROUGHT_NOTHING.to_owned()))
+}
+
 fn absent(name: String) -> ReceiverReport {
     ReceiverReport {
         name,
@@ -318,7 +334,11 @@ fn absent(name: String) -> ReceiverReport {
 }
 
 /// What a receiver keeps account of.
+#[derive(Clone)]
 pub(super) struct ReceiverAccount {
+    /// When its first attempt began: its times count from there.
+    since: Instant,
+    /// When this one did: what came, which is this one's, has come since.
     joined_at: Instant,
     session: String,
     name: String,
@@ -333,8 +353,10 @@ pub(super) struct ReceiverAccount {
 }
 
 impl ReceiverAccount {
-    pub(super) fn new(joined: &Joined, notices: Vec<String>) -> Self {
+    /// Of an attempt that begins now.
+    pub(super) fn new(joined: &Joined, since: Instant, notices: Vec<String>) -> Self {
         Self {
+            since,
             joined_at: Instant::now(),
             session: joined.reply.session.to_text(),
             name: joined.reply.name.clone(),
@@ -372,7 +394,7 @@ impl ReceiverAccount {
         data_len: Option<u64>,
         (left, reached): (Option<String>, bool),
     ) -> Report {
-        let time = self.joined_at.elapsed();
+        let (time, active) = (self.since.elapsed(), self.joined_at.elapsed());
         let data_bytes = data_len.unwrap_or(summary.bytes_received + summary.bytes_held);
         let by_pull = self.data_pulled.min(summary.bytes_received);
         let by_stream = summary.bytes_received - by_pull;
@@ -395,7 +417,7 @@ impl ReceiverAccount {
             stream_bytes: by_stream,
             pull_bytes: by_pull,
             kept_bytes: summary.bytes_held,
-            rate_bps: rate_bps(summary.bytes_received, time),
+            rate_bps: rate_bps(summary.bytes_received, active),
             loss: driver.loss_ever,
             repair_symbols: driver.stats.repair_kept,
             nacks: driver.stats.nacks,
@@ -407,12 +429,12 @@ impl ReceiverAccount {
             session: SessionReport {
                 id: self.session,
                 name: self.name,
-                started_unix_s: unix_s(self.joined_at),
+                started_unix_s: unix_s(self.since),
                 duration_s: time.as_secs_f64(),
                 objects: u64::from(self.objects),
                 data_bytes,
                 feedback_messages: driver.stats.feedback,
-                goodput_bps: rate_bps(summary.bytes_received, time),
+                goodput_bps: rate_bps(summary.bytes_received, active),
                 rejected: rejected(&driver.rejects),
                 ..SessionReport::default()
             },
@@ -433,7 +455,7 @@ pub(super) fn receiver_snapshot(
     (started, data_len): (bool, Option<u64>),
     bytes: u64,
 ) -> Snapshot {
-    let elapsed = account.joined_at.elapsed();
+    let elapsed = account.since.elapsed();
     let done = data_len.map_or(bytes, |len| bytes.min(len));
     let rate = if elapsed.is_zero() { Rate::from_bps(0) } else { Rate::of(done, elapsed) };
     let row = Row {
@@ -460,7 +482,10 @@ pub(super) fn receiver_snapshot(
 
 #[cfg(test)]
 mod tests {
-    use super::{Receipt, ReceiverReport, SendSnapshot, by_stream, done, late, needed, sent_bytes};
+    use super::{
+        BROUGHT_NOTHING, Receipt, ReceiverReport, SendSnapshot, by_stream, done, late, left_stream,
+        needed, sent_bytes,
+    };
     use crate::report::ReceiverState;
     use crate::report::tests::receiver;
     use crate::session::roster::tests::last_receipt;
@@ -487,6 +512,19 @@ mod tests {
         assert_eq!(by_stream(0, 9, 1448), 0, "no block is whole yet");
         assert_eq!(by_stream(1 << 20, 9, 1448), 9 * 1448, "the rest came otherwise");
         assert_eq!(by_stream(1_000, 9, 1448), 1_000, "repair is not data");
+    }
+
+    #[test]
+    fn who_got_nothing_by_the_stream_is_told_why() {
+        let why = |left: Option<&str>, streams, bytes| {
+            left_stream(left.map(str::to_owned), streams, bytes)
+        };
+        assert_eq!(why(None, true, (0, 9)).as_deref(), Some(BROUGHT_NOTHING));
+        assert_eq!(why(Some("too slow"), true, (0, 9)).as_deref(), Some("too slow"));
+        let nothing_to_say = [(true, (1, 9)), (true, (0, 0)), (false, (0, 9))];
+        assert!(
+            nothing_to_say.iter().all(|(streams, bytes)| why(None, *streams, *bytes).is_none())
+        );
     }
 
     // docs/protocol.md#PROD-1

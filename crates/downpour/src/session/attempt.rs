@@ -3,7 +3,7 @@
 //! Four parties speak here: the sender's events, the driver (stream), the store (objects) and the puller. They
 //! meet in one queue and one loop, which only passes on; what each does is its own affair.
 
-use super::account::{ReceiverAccount, receiver_snapshot};
+use super::account::{ReceiverAccount, left_stream, receiver_snapshot};
 use super::asking::{clock, listen, lost, next_event, outlast, send_receipt};
 use super::ended::{Ended, Followed, Over, Unplaced, by_user};
 use super::hearing::{buffer_notice, false_notice, stream_in, unreached};
@@ -59,6 +59,7 @@ pub(super) struct Attempt<'a> {
     pub(super) taker: &'a Taker,
     pub(super) client: Arc<ControlClient>,
     pub(super) joined: Joined,
+    pub(super) account: ReceiverAccount,
     pub(super) host: &'a mut Host,
     pub(super) trace: Option<Trace>,
     /// Where to log products.
@@ -139,7 +140,7 @@ pub(super) async fn attempt(run: Attempt<'_>) -> Result<Ended, Fault> {
 }
 
 async fn take_part(run: Attempt<'_>) -> Result<Ended, Fault> {
-    let Attempt { plan, taker, client, joined, host, pipe, followed, .. } = run;
+    let Attempt { plan, taker, client, joined, mut account, host, pipe, followed, .. } = run;
     let (said, mut heard) = mpsc::unbounded_channel();
     let (candidates, planned) = (may_hold(&plan.target), transfer::planned(plan, &joined));
     // Its connections are opened while the rest is set up: each takes two round trips.
@@ -154,7 +155,7 @@ async fn take_part(run: Attempt<'_>) -> Result<Ended, Fault> {
     let shelf = clock.map(|clock| (clock, before.map(|before| before.mark.clone()), run.log));
     let store = open_keeper(plan, &joined, (taker, pipe, said.clone()), shelf)?;
     // Before the events: when the sender hears of us it sends a probe.
-    let (stream, mut notices) = stream_in(plan, &joined, run.has_been)?;
+    let (stream, notices) = stream_in(plan, &joined, run.has_been)?;
     let has_stream = stream.is_some() || joined.reply.path.is_unicast();
     let saying = Saying::begin(&client, said.clone());
     let driver = spawn_driver((plan, pulls), &joined, (stream, spare), &store, (said, run.trace))?;
@@ -164,13 +165,14 @@ async fn take_part(run: Attempt<'_>) -> Result<Ended, Fault> {
         Ok(events) => events,
         Err(error) => return lost(error).map(|why| Ended::SenderLost(why, None)),
     };
-    notices.extend(buffer_notice(driver.snapshot().buffer_len).filter(|_| has_stream));
+    let small = buffer_notice(driver.snapshot().buffer_len).filter(|_| has_stream);
+    account.notices.extend(notices.into_iter().chain(small));
     let mut run = Run {
         plan,
         stored: Stored::new(planned.as_ref(), &joined, driver.snapshot().data_held),
         planned,
         data_len: joined.reply.data_len,
-        account: ReceiverAccount::new(&joined, notices),
+        account,
         client: Arc::clone(&client),
         saying,
         lost_early: false,
@@ -730,9 +732,7 @@ impl Run<'_> {
         if self.joined.reply.products_from.is_some() {
             self.account.objects = summary.complete;
         }
-        // There the sender moves a receiver to and fro that the stream reaches.
-        let chosen = self.joined.reply.path == DataPath::Auto && self.reached;
-        let left = (self.left_stream.filter(|_| !chosen), self.reached);
+        let left = (self.left(&summary), self.reached);
         // Before the end some of them may still be without a name, and none is synced.
         let placed = if failure.is_none() { self.store.placed() } else { Vec::new() };
         let unplaced = self.unplaced;
@@ -742,6 +742,17 @@ impl Run<'_> {
             Some(why) => Ended::SenderLost(why, Some(over)),
             None => Ended::Over(over),
         })
+    }
+
+    /// Why it pulled, if it did.
+    fn left(&mut self, summary: &Summary) -> Option<String> {
+        let path = self.joined.reply.path;
+        // There the sender moves a receiver to and fro that the stream reaches.
+        let chosen = path == DataPath::Auto && self.reached;
+        let by_pull = self.account.data_pulled.min(summary.bytes_received);
+        let bytes = (summary.bytes_received - by_pull, by_pull);
+        let left = self.left_stream.take().filter(|_| !chosen);
+        left_stream(left, path == DataPath::Multicast, bytes)
     }
 
     fn receipt(&self, summary: &Summary, repair_symbols: u64) -> Receipt {

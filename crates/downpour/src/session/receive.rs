@@ -109,18 +109,36 @@ struct Before {
     stayed: Stayed,
     /// It has waited for its sender: meanwhile another receiver may have come into its target.
     has_waited: bool,
+    /// Which session the attempts since then are at, or were first; and when they began.
+    first: Option<(SessionId, Instant)>,
+    /// How often their sender was lost.
+    losses: u32,
 }
 
 impl Before {
     /// It takes part in this one now. One whose sender was lost does not come back if it is another: what people are told
     /// of it.
     fn join(&mut self, session: SessionId) -> Vec<String> {
+        if self.first.is_some_and(|(first, _)| first != session) {
+            self.begin_anew();
+        }
         let Some((lost, over)) = self.lost.take_if(|(lost, _)| *lost != session) else {
             return Vec::new();
         };
         let fault = Fault::start("it did not come back", "ask its sender for what is missing");
         let over = over.without_sender(fault.of(ErrorClass::SourceUnreachable));
         self.stayed.add(lost, &over, "another one has begun")
+    }
+
+    /// What comes is another session, or this one without regard to what was.
+    const fn begin_anew(&mut self) {
+        (self.first, self.losses) = (None, 0);
+    }
+
+    /// Of an attempt that begins now.
+    fn account(&mut self, joined: &Joined) -> ReceiverAccount {
+        let first = self.first.get_or_insert_with(|| (joined.reply.session, Instant::now()));
+        ReceiverAccount::new(joined, first.1, losses_notice(self.losses).into_iter().collect())
     }
 
     /// It has taken part in a session.
@@ -145,6 +163,7 @@ impl Before {
     /// The sender is lost. What came until then, if the attempt had begun.
     fn lose(&mut self, session: SessionId, over: Option<Box<Over>>) {
         self.has_waited = true;
+        self.losses += 1;
         if let Some(over) = over {
             self.lost = Some((session, *over));
         }
@@ -197,12 +216,13 @@ async fn attempts(
         if plan.stay || followed.as_ref().is_some_and(|followed| followed.started) {
             before.join(session).iter().for_each(|line| host.say(line));
         }
-        let (begun, account) = (Instant::now(), ReceiverAccount::new(&joined, Vec::new()));
+        let (begun, account) = (Instant::now(), before.account(&joined));
         let run = Attempt {
             plan,
             taker,
             client: Arc::new(client),
             joined,
+            account: account.clone(),
             host,
             trace: trace.cloned(),
             log: log.cloned(),
@@ -227,6 +247,7 @@ async fn attempts(
                     pipe.end();
                 }
                 before.lost = None;
+                before.begin_anew();
                 let next = if over.goes_on { "joining again" } else { "waiting for the next one" };
                 let told = before.stayed.add(session, &over, next);
                 if over.interrupted {
@@ -258,6 +279,15 @@ async fn rest(host: &mut Host, pause: Duration) -> Result<(), Fault> {
 fn interrupted() -> Fault {
     let what = "interrupted while waiting for the sender";
     Fault::start(what, "run it again: what has arrived is kept").of(ErrorClass::Interrupted)
+}
+
+/// Why a receiver took longer than what it got.
+fn losses_notice(times: u32) -> Option<String> {
+    match times {
+        0 => None,
+        1 => Some("the sender was lost once, and found again".to_owned()),
+        times => Some(format!("the sender was lost {times} times, and found again each time")),
+    }
 }
 
 /// Before the next try of who has waited so long already.
@@ -466,7 +496,9 @@ pub(super) struct BatchTarget {
 
 #[cfg(test)]
 mod tests {
-    use super::{Before, Haste, PAUSE, Returns, SHORT, STAY_PAUSE, advice, instance};
+    use super::{
+        Before, Haste, PAUSE, Returns, SHORT, STAY_PAUSE, advice, instance, losses_notice,
+    };
     use crate::cli::{Exit, Fault, Target};
     use crate::report::ReceiverState;
     use crate::session::staying::tests::over;
@@ -531,6 +563,20 @@ mod tests {
         assert_eq!(told_at_end(None), [advice, which]);
         let fault = Fault::start("nobody answered", "start the sender");
         assert_eq!(told_at_end(Some(fault)), [advice, "nobody answered", "start the sender"]);
+    }
+
+    #[test]
+    fn how_often_the_sender_was_lost_is_told_of_each_session_by_itself() {
+        let [first, second] = [1, 2].map(|id| SessionId::from_bytes([id; 16]));
+        let mut before = Before { first: Some((first, Instant::now())), ..Before::default() };
+        assert_eq!(losses_notice(before.losses), None);
+        before.lose(first, None);
+        before.join(first);
+        assert!(losses_notice(before.losses).is_some_and(|told| told.contains("lost once")));
+        before.lose(first, None);
+        assert!(losses_notice(before.losses).is_some_and(|told| told.contains("lost 2 times")));
+        before.join(second);
+        assert!(before.first.is_none() && losses_notice(before.losses).is_none());
     }
 
     #[test]
