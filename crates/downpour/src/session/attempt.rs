@@ -410,7 +410,7 @@ impl Run<'_> {
     fn go_without_stream(&mut self) {
         self.reached = false;
         self.driver.set_on_stream(false);
-        self.left_stream = unreached(&self.joined.reply);
+        self.left_stream = unreached(self.plan, &self.joined);
     }
 
     fn on_sender(&mut self, event: Event) -> Option<Verdict> {

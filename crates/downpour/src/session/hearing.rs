@@ -2,9 +2,9 @@
 
 use super::ended::Unplaced;
 use super::network::headers_len;
-use crate::cli::{Fault, ReceivePlan};
+use crate::cli::{self, Fault, ReceivePlan};
 use crate::object::Obstacle;
-use downpour_transport::control::{DataPath, JoinReply, Joined};
+use downpour_transport::control::{DataPath, Joined};
 use downpour_transport::{Group, Interface, MulticastReceiver, RecvOptions};
 use std::io::ErrorKind;
 
@@ -52,17 +52,34 @@ pub(super) fn stream_in(
 
 /// Why there is no stream here, if there should be one. A probe is as long as a symbol's datagram
 /// (`docs/protocol.md#WIRE-7`).
-pub(super) fn unreached(reply: &JoinReply) -> Option<String> {
+pub(super) fn unreached(plan: &ReceivePlan, joined: &Joined) -> Option<String> {
+    let reply = &joined.reply;
     let len = reply.geometry.datagram_len() + headers_len(reply.group.is_some_and(|g| g.is_ipv6()));
     match reply.path {
         DataPath::Tcp => None,
         DataPath::Udp | DataPath::Auto => {
             Some("UDP to or from the sender does not get through".to_owned())
         }
-        DataPath::Multicast => Some(format!(
-            "multicast does not reach this machine, or not in packets of {len} bytes (MTU)"
-        )),
+        DataPath::Multicast if reply.group.is_none() => {
+            Some("the sender has no multicast: why, it says itself".to_owned())
+        }
+        DataPath::Multicast => {
+            let elsewhere = plan.interface.as_ref().and_then(|named| elsewhere(named, joined));
+            let elsewhere = elsewhere.unwrap_or_default();
+            Some(format!(
+                "multicast does not reach this machine{elsewhere}, or not in packets of {len} bytes (MTU)"
+            ))
+        }
     }
+}
+
+/// The stream was awaited on one interface, and the sender is reached by another one.
+fn elsewhere(named: &cli::Interface, joined: &Joined) -> Option<String> {
+    let by = Interface::named(&joined.local.to_string()).ok()?;
+    let named = Interface::named(&named.to_string()).ok()?.name;
+    let text =
+        format!(" on {named}, which --interface names (the sender is reached by {})", by.name);
+    (by.name != named).then_some(text)
 }
 
 pub(super) fn buffer_notice(granted: usize) -> Option<String> {
