@@ -115,7 +115,7 @@ mod tests {
 
     #[test]
     fn under_a_low_ceiling_the_least_rate_is_the_ceiling() {
-        let at = |kbps| notice("n1", Rate::from_bps(kbps * 1_000));
+        let at = |kbps: u64| notice("n1", Rate::from_bps(kbps * 1_000));
         assert!(at(206).contains("at 206.0 kbit/s, and the rate does not go below 128.0 kbit/s"));
         assert!(at(64).contains("does not go below 64.0 kbit/s"));
     }
