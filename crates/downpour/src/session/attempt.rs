@@ -715,7 +715,8 @@ impl Run<'_> {
             Verdict::SenderLost(why) => (self.store.summary(), Some(why)),
             Verdict::Failed(..) | Verdict::Interrupted => (self.store.summary(), None),
         };
-        self.account.notices.extend(false_notice(self.false_blocks, &self.unplaced));
+        let why = self.account.failure.as_deref();
+        self.account.notices.extend(false_notice(self.false_blocks, &self.unplaced, why));
         if failure.is_none() && lost.is_none() {
             let receipt = self.receipt(&summary, snapshot.stats.repair_kept);
             if let Err(error) = send_receipt(&self.client, receipt, &taker.identity).await {

@@ -3,7 +3,7 @@
 use super::ended::Unplaced;
 use super::network::headers_len;
 use crate::cli::{self, Fault, ReceivePlan};
-use crate::object::Obstacle;
+use crate::object::{CHANGED, Obstacle};
 use downpour_transport::control::{DataPath, Joined};
 use downpour_transport::{Group, Interface, MulticastReceiver, RecvOptions};
 use std::io::ErrorKind;
@@ -91,12 +91,20 @@ pub(super) fn buffer_notice(granted: usize) -> Option<String> {
     })
 }
 
-/// Of blocks whose bytes contradicted the manifest.
-pub(super) fn false_notice(blocks: u32, unplaced: &[Unplaced]) -> Option<String> {
-    // Of a file that changes, zeros are sent, often before the withdrawal is here.
+/// Of blocks whose bytes contradicted the manifest, in a session that ended for this reason.
+pub(super) fn false_notice(
+    blocks: u32,
+    unplaced: &[Unplaced],
+    failure: Option<&str>,
+) -> Option<String> {
+    // Of a file that changes, zeros are sent, often before the withdrawal is here; a pipe's input ends the session.
     let has_changed =
         |file: &Unplaced| matches!(file.obstacle, Obstacle::Withdrawn | Obstacle::NotAgreed);
-    let or = if unplaced.iter().any(has_changed) { "files changed at the sender, or " } else { "" };
+    let or = match failure {
+        _ if unplaced.iter().any(has_changed) => "files changed at the sender, or ",
+        Some(why) if why.contains(CHANGED) => "the input changed at the sender, or ",
+        _ => "",
+    };
     (blocks > 0).then(|| {
         format!(
             "{blocks} blocks held false bytes: {or}somebody in the group forges symbols; none was \
@@ -107,7 +115,7 @@ pub(super) fn false_notice(blocks: u32, unplaced: &[Unplaced]) -> Option<String>
 
 #[cfg(test)]
 mod tests {
-    use super::{BUFFER_LEN_GOOD, Obstacle, Unplaced, buffer_notice, false_notice};
+    use super::{BUFFER_LEN_GOOD, CHANGED, Obstacle, Unplaced, buffer_notice, false_notice};
     use crate::object::EntryId;
 
     #[test]
@@ -121,12 +129,17 @@ mod tests {
     fn false_bytes_may_be_of_a_file_that_changed() {
         let failed = |obstacle| {
             let (path, reason) = (String::new(), String::new());
-            false_notice(1, &[Unplaced { entry: EntryId(0), path, obstacle, reason }]).unwrap()
+            let unplaced = [Unplaced { entry: EntryId(0), path, obstacle, reason }];
+            false_notice(1, &unplaced, None).unwrap()
         };
         for obstacle in [Obstacle::Withdrawn, Obstacle::NotAgreed] {
             assert!(failed(obstacle).contains("files changed at the sender, or somebody"));
         }
         assert!(failed(Obstacle::Failed).starts_with("1 blocks held false bytes: somebody"));
-        assert_eq!(false_notice(0, &[]), None);
+        assert_eq!(false_notice(0, &[], None), None);
+        let ended = |why: &str| false_notice(1, &[], Some(why)).unwrap();
+        let input = ended(&format!("the sender cannot go on: the input {CHANGED}"));
+        assert!(input.contains("the input changed at the sender, or somebody"), "{input}");
+        assert!(ended("the sender is lost").starts_with("1 blocks held false bytes: somebody"));
     }
 }
