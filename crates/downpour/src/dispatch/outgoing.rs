@@ -18,7 +18,7 @@ use super::route::Route;
 use super::stand::{Stand, Verdict};
 use super::turns::had;
 use super::{Dispatch, lock, now};
-use crate::object::CHANGED;
+use crate::object::{CHANGED, REMOVED};
 use crate::object::{DigestBook, Item, Skipped};
 use crate::receipt::SignedFileReceipt;
 use crate::session::{ItemEnd, Running, SendFiles, SendTurns, SentFiles, send_files};
@@ -492,7 +492,7 @@ impl Outgoing {
         let of = |(held, why): &(Held, String)| Unread {
             path: held.path.clone(),
             size: held.file.size,
-            is_changed: why == CHANGED,
+            is_changed: [CHANGED, REMOVED].contains(&why.as_str()),
         };
         let classes = why_unread(unread.iter().map(of).collect()).await;
         let unread = unread.into_iter().zip(classes);

@@ -104,7 +104,7 @@ pub use place::{Obstacle, OpenError};
 pub(crate) use scan::{Fingerprint, explain, name_at_top, open_file};
 pub use scan::{Item, ItemScan, Notice, Scan, ScanError, ScanOptions, Skipped, check_item_name};
 pub use source::{Ahead, ContentSource, Section, Withdrawn};
-pub(crate) use source::{CHANGED, NO_SIZE};
+pub(crate) use source::{CHANGED, NO_SIZE, REMOVED};
 pub use store::{
     Agreed, Destination, FolderOptions, PipeOut, Placed, SectionKnown, Store, StoreConfig,
     StoreEvent, StoreFailure, Summary, TreeKnown,

@@ -240,11 +240,9 @@ fn a_file_that_changes_while_it_is_sent_fails_alone_and_is_named() {
         for ended in [sent, received] {
             ended.expect(1);
             let named = ended.err.contains("failed: tree/victim: ");
-            assert!(
-                named && ended.err.contains("changed while being sent"),
-                "{what}: {}",
-                ended.err
-            );
+            let why = if may_arrive { "removed" } else { "changed" };
+            let why = format!("{why} while being sent");
+            assert!(named && ended.err.contains(&why), "{what}: {}", ended.err);
         }
         let failed = scratch.report("sender").failed;
         assert!(failed.len() == 1 && failed[0].name == "tree/victim", "{what}: {failed:?}");

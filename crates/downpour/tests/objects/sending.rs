@@ -37,6 +37,7 @@ fn a_file_that_changed_before_it_was_hashed_is_withdrawn_in_the_manifest() {
     let names: Vec<_> = failures.keys().map(String::as_str).collect();
     assert_eq!(names, ["bad", "gone", "short"]);
     assert!(failures["bad"].contains("changed while being sent"), "{failures:?}");
+    assert!(failures["gone"].contains("removed while being sent"), "{failures:?}");
     assert_eq!(fs::read(b.join("good")).unwrap(), fs::read(a.join("good")).unwrap());
     assert_eq!(fs::read_dir(&b).unwrap().count(), 1);
 }
@@ -150,7 +151,8 @@ fn a_file_without_data_that_has_some_by_now_is_withdrawn_and_replaces_nothing() 
     let told = sender.withdrawn.lock().unwrap().clone();
     let all: Vec<_> = told.iter().map(|w| w.path.as_str()).collect();
     assert_eq!(all, ["empty", "gone", "hole", "status"], "once each");
-    assert!(told[..3].iter().all(|w| w.reason.contains("changed while being sent")), "{told:?}");
+    let whys = ["changed", "removed", "changed"].map(|what| format!("{what} while being sent"));
+    assert!(told.iter().zip(&whys).all(|(w, why)| w.reason.contains(why)), "{told:?}");
     assert!(told[3].reason.contains("send - <"), "{told:?}");
     let mut options = FolderOptions::new(&b);
     options.overwrite = true;

@@ -19,6 +19,9 @@ use std::sync::{Arc, Mutex};
 /// The reason that receivers and the report show.
 pub(crate) const CHANGED: &str = "changed while being sent: send it again when it is at rest";
 
+/// The same of a file that is not there any more.
+pub(crate) const REMOVED: &str = "removed while being sent";
+
 /// The same of a file whose size was told as 0.
 pub(crate) const NO_SIZE: &str =
     "its file system tells no size of it: send what comes out of it by `send - <`";
@@ -148,7 +151,8 @@ impl Files {
         let fd =
             rustix::fs::openat(CWD, &path, file_flags(), Mode::empty()).map_err(
                 |error| match error {
-                    Errno::NOENT | Errno::LOOP | Errno::NOTDIR => CHANGED.into(),
+                    Errno::NOENT => REMOVED.into(),
+                    Errno::LOOP | Errno::NOTDIR => CHANGED.into(),
                     other => format!("cannot be read: {}", explain(other)),
                 },
             )?;

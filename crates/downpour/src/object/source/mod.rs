@@ -25,7 +25,7 @@ mod record;
 mod stream;
 
 pub use ahead::{Ahead, Section};
-pub(crate) use files::{CHANGED, NO_SIZE};
+pub(crate) use files::{CHANGED, NO_SIZE, REMOVED};
 
 use super::group::{GroupData, KnownGroup};
 use super::layout::Piece;
