@@ -89,9 +89,9 @@ impl PlaceError {
         let text = format!("{doing}: {}", explain(error));
         match error {
             Errno::NOSPC | Errno::DQUOT => Self::Full(text),
-            Errno::IO | Errno::ROFS | Errno::NODEV | Errno::NXIO | Errno::STALE => {
-                Self::Target(text)
-            }
+            Errno::IO | Errno::ROFS | Errno::NODEV | Errno::NXIO => Self::Target(text),
+            // The server of a file system is gone.
+            Errno::STALE | Errno::NOTCONN => Self::Target(text),
             Errno::LOOP => {
                 let text = format!("{doing}: a symbolic link is in the way, not followed");
                 Self::Object(Why::new(Obstacle::Taken, text))
