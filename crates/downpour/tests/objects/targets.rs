@@ -379,6 +379,15 @@ fn a_block_device_is_written_in_place() {
             if (*needed, *available) == (13 << 20, 12 << 20))
     };
     assert!(events.iter().any(small), "{events:?}");
+    drop(receiver);
+    // Of a stream it shows only when the device is full.
+    let bytes = Random(9).bytes(13 << 20);
+    let long = streaming(piped(bytes), dir.path(), MIDDLE);
+    let receiver = long.receiver(raw());
+    let kept = |id: &BlockId| receiver.store.accept(*id, &long.block(*id)) == Accepted::Kept;
+    assert!(!long.order().iter().all(kept));
+    let text = receiver.store.failure().unwrap().to_string();
+    assert!(text.contains("the device is too small") && text.contains("12582912"), "{text}");
 }
 
 #[test]

@@ -51,8 +51,20 @@ impl RawTarget {
         Ok(Self { path, fd, is_device, tree: OnceLock::new(), complete: Mutex::new(false) })
     }
 
-    fn fault(&self, error: Errno) -> Fault {
-        PlaceError::of(error, &format!("writing {}", self.path.display())).into()
+    /// Writing failed of what reaches to `end`.
+    fn fault(&self, error: Errno, end: u64) -> Fault {
+        let doing = format!("writing {}", self.path.display());
+        Fault::Fatal(match error {
+            // Of a stream it was not known before.
+            Errno::NOSPC if self.is_device => {
+                let available = rustix::fs::seek(&self.fd, SeekFrom::End(0)).unwrap_or(0);
+                StoreFailure::TooSmall { needed: end, available }
+            }
+            Errno::PERM if self.is_device => {
+                StoreFailure::Target(format!("{doing}: the device is read-only (blockdev --setrw)"))
+            }
+            error => return PlaceError::of(error, &doing).into(),
+        })
     }
 
     /// Writes zeros where whole groups hold no data: what was on the device must not shine through.
@@ -101,18 +113,18 @@ impl Target for RawTarget {
 
     fn write(&self, known: &KnownGroup, data: GroupData<'_>) -> Result<(), Fault> {
         let Some(tree) = self.tree.get() else { return Err(Fault::NoRoom) };
-        let start = known.group.start();
+        let (start, end) = (known.group.start(), known.group.start() + known.len());
         let mut parts = known.parts(tree, data);
         if known.is_dense() {
             let written = parts.try_for_each(|(at, bytes)| write_all_at(&self.fd, bytes, at));
-            return written.map_err(|error| self.fault(error));
+            return written.map_err(|error| self.fault(error, end));
         }
         let mut content = vec![0; known.len() as usize];
         for (at, bytes) in parts {
             let from = (at - start) as usize;
             content[from..from + bytes.len()].copy_from_slice(bytes);
         }
-        write_all_at(&self.fd, &content, start).map_err(|error| self.fault(error))
+        write_all_at(&self.fd, &content, start).map_err(|error| self.fault(error, end))
     }
 
     fn read(&self, known: &KnownGroup, data: &mut [u8]) -> bool {
@@ -121,9 +133,9 @@ impl Target for RawTarget {
 
     fn complete(&self, _: EntryId, len: u64) -> Result<Vec<String>, Fault> {
         let Some(tree) = self.tree.get() else { return Err(Fault::NoRoom) };
-        self.zero_holes(tree, len).map_err(|error| self.fault(error))?;
+        self.zero_holes(tree, len).map_err(|error| self.fault(error, len))?;
         if !self.is_device {
-            rustix::fs::ftruncate(&self.fd, len).map_err(|error| self.fault(error))?;
+            rustix::fs::ftruncate(&self.fd, len).map_err(|error| self.fault(error, len))?;
         }
         *lock(&self.complete) = true;
         Ok(Vec::new())
