@@ -171,16 +171,14 @@ impl Staging {
         if len == 0 || self.in_memory {
             return Ok(len == 0);
         }
-        let file = unnamed_in(&self.parts, b"reserve")
-            .map_err(|error| PlaceError::of(error, "reserving space"))?;
+        let refused = |error| PlaceError::of(error, &format!("reserving {len} bytes"));
+        let file = unnamed_in(&self.parts, b"reserve").map_err(refused)?;
         match rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, len) {
             Ok(()) => {
                 *lock(&self.reserve) = Reserve { file: Some(file), left: len, free: 0 };
                 Ok(true)
             }
-            Err(error @ (Errno::NOSPC | Errno::DQUOT)) => {
-                Err(PlaceError::of(error, "reserving space"))
-            }
+            Err(error @ (Errno::NOSPC | Errno::DQUOT)) => Err(refused(error)),
             // This file system cannot reserve: a full disk shows later, as clearly.
             Err(_) => Ok(false),
         }

@@ -4,7 +4,7 @@ use super::{DISK_BLOCK, FolderTarget, Ready, State, lock};
 use crate::object::disk::{is_zero, write_all_at, zero_range};
 use crate::object::group::{GroupData, KnownGroup};
 use crate::object::limits::OPEN_FILES_MAX;
-use crate::object::place::{Obstacle, PlaceError, Why};
+use crate::object::place::{Obstacle, Why};
 use crate::object::scan::explain;
 use crate::object::store::StoreFailure;
 use crate::object::store::target::Fault;
@@ -67,21 +67,20 @@ impl FolderTarget {
                 free = self.staging.available().map_err(available)?;
             }
         }
-        let full = |doing| {
-            let (needed, available) = (Some(needed), Some(free));
-            StoreFailure::DiskFull { needed, available, doing, product: None }
-        };
         if needed > free {
-            return Err(full("reserving space".into()));
+            let (needed, available, doing) = (Some(needed), Some(free), "reserving space".into());
+            return Err(StoreFailure::DiskFull { needed, available, doing, product: None });
         }
         match self.staging.reserve(needed) {
             Ok(taken) => {
                 self.options.reserved.store(taken, Ordering::Relaxed);
                 Ok(())
             }
-            Err(PlaceError::Full(doing)) => Err(full(doing)),
-            Err(PlaceError::Target(reason)) => Err(StoreFailure::Target(reason)),
-            Err(PlaceError::Object(why)) => Err(StoreFailure::Target(why.text)),
+            // A quota, perhaps: what the file system tells to be free is not for us.
+            Err(error) => Err(match error.of_object(None) {
+                Ok(why) => StoreFailure::Target(why.text),
+                Err(failure) => failure,
+            }),
         }
     }
 
