@@ -22,6 +22,10 @@ use std::time::{SystemTime, UNIX_EPOCH};
 /// So many who pull are known; the one whose read ended the longest ago is forgotten then.
 const LOOKED_MAX: usize = 64;
 
+/// Where the spool file has no room.
+const REMEDY: &str = "all of the input is kept there while it is sent: set $DOWNPOUR_HOME to a folder with room for \
+                      it, or give a file (send - < FILE)";
+
 pub(super) struct Stream {
     input: OwnedFd,
     /// Where the bytes are read again, and the offset there of the stream's first byte.
@@ -122,7 +126,7 @@ impl Stream {
         if let Some(folder) = &self.spool {
             write_all_at(&self.again, &group, *taken).map_err(|error| {
                 let (path, error) = (folder.display(), explain(error));
-                failed(format!("spooling the input in {path}: {error}; name another folder"))
+                failed(format!("keeping the input in {path}: {error}; {REMEDY}"))
             })?;
         }
         *taken += len as u64;
@@ -137,6 +141,6 @@ fn spool_file(folder: &Path) -> Result<OwnedFd, SourceError> {
     let opened = rustix::fs::open(folder, flags, Mode::empty());
     opened.and_then(|folder| unnamed_in(folder, name.as_bytes())).map_err(|error| {
         let (path, error) = (folder.display(), explain(error));
-        failed(format!("the spool folder {path}: {error}; name another one"))
+        failed(format!("the spool folder {path}: {error}; {REMEDY}"))
     })
 }
