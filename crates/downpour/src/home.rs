@@ -28,6 +28,8 @@ pub struct Home {
 pub enum HomeError {
     /// Neither `$DOWNPOUR_HOME` nor `$HOME` is set to an absolute path.
     NoHome,
+    /// `$DOWNPOUR_HOME` would be another folder wherever a command is run.
+    Relative(PathBuf),
     /// The folder could not be made.
     Create(PathBuf, io::Error),
     /// Other users may write to it, so keys in it cannot be trusted.
@@ -40,6 +42,9 @@ impl fmt::Display for HomeError {
             Self::NoHome => f.write_str(
                 "no place for keys and state: neither $DOWNPOUR_HOME nor $HOME is an absolute path",
             ),
+            Self::Relative(path) => {
+                write!(f, "$DOWNPOUR_HOME is no absolute path: {}", path.display())
+            }
             Self::Create(path, error) => write!(f, "cannot create {}: {error}", path.display()),
             Self::OpenToOthers(path) => {
                 write!(f, "other users may write to {}", path.display())
@@ -56,10 +61,14 @@ impl Home {
         Self::locate_in(|name| std::env::var_os(name))
     }
 
-    /// From an environment given as a function. Relative paths count as not set, as XDG wants it.
+    /// From an environment given as a function. Relative paths count as not set, as XDG wants it of its own; ours is refused,
+    /// as who sets it wants no other identity.
     pub fn locate_in(variable: impl Fn(&str) -> Option<OsString>) -> Result<Self, HomeError> {
         let path = |name| variable(name).map(PathBuf::from).filter(|p| p.is_absolute());
-        if let Some(root) = path(VARIABLE) {
+        if let Some(root) = variable(VARIABLE).filter(|root| !root.is_empty()).map(PathBuf::from) {
+            if root.is_relative() {
+                return Err(HomeError::Relative(root));
+            }
             return Ok(Self { config: root.join("config"), state: root.join("state") });
         }
         let home = path("HOME");
@@ -128,8 +137,10 @@ mod tests {
         let xdg = environment(&[("XDG_STATE_HOME", "/s"), ("HOME", "/h")]).unwrap();
         assert_eq!(xdg.state, Path::new("/s/downpour"));
         assert_eq!(xdg.config, Path::new("/h/.config/downpour"));
-        let relative = environment(&[("DOWNPOUR_HOME", "d"), ("HOME", "/h")]).unwrap();
-        assert_eq!(relative.state, Path::new("/h/.local/state/downpour"));
+        let empty = [("DOWNPOUR_HOME", ""), ("XDG_STATE_HOME", "s"), ("HOME", "/h")];
+        assert_eq!(environment(&empty).unwrap().state, Path::new("/h/.local/state/downpour"));
+        let relative = environment(&[("DOWNPOUR_HOME", "d"), ("HOME", "/h")]).unwrap_err();
+        assert_eq!(relative.to_string(), "$DOWNPOUR_HOME is no absolute path: d");
         let both = environment(&[("XDG_CONFIG_HOME", "/c"), ("XDG_STATE_HOME", "/s")]);
         assert_eq!(both.unwrap().config, Path::new("/c/downpour"), "nothing needs $HOME");
         assert!(matches!(environment(&[]), Err(HomeError::NoHome)));

@@ -7,7 +7,7 @@
 use super::{EncryptionArg, Fault, NetworkArgs, NetworkPlan, OutputArgs, PathArg, ProfileSendArgs};
 use crate::defaults::Defaults;
 use crate::descriptors::{Unusable, unusable};
-use crate::home::Home;
+use crate::home::{Home, HomeError};
 use crate::object::{Item, name_at_top};
 use crate::units::{HostPort, parse_duration, parse_rate, parse_share, parse_size};
 use clap::{Args, ValueEnum};
@@ -326,7 +326,14 @@ impl SendPlan {
 pub(crate) fn read_defaults() -> Result<Defaults, Fault> {
     let names: Vec<String> = Controller::value_variants().iter().map(|p| p.name()).collect();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
-    Defaults::read(Home::locate().ok().as_ref(), &names).map_err(|error| {
+    let home = match Home::locate() {
+        Err(error @ HomeError::Relative(_)) => {
+            let todo = "give it in full: with another one this machine has another key";
+            return Err(Fault::start(error.to_string(), todo));
+        }
+        home => home.ok(),
+    };
+    Defaults::read(home.as_ref(), &names).map_err(|error| {
         Fault::usage(
             error.to_string(),
             "correct the file: it may hold ceiling = \"RATE\", hard = true and controller = \"NAME\"",
