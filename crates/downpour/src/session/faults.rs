@@ -2,19 +2,38 @@
 
 use crate::cli::{Fault, Target};
 use crate::home::{Home, HomeError};
-use crate::object::{ScanError, StoreFailure};
+use crate::object::{ScanError, StoreFailure, explain};
 use crate::product::{List, ProductLog};
 use downpour_catalog::ErrorClass;
 use downpour_transport::identity::Identity;
 use downpour_transport::trace::Trace;
+use rustix::fs::Access;
+use rustix::io::Errno;
 use std::fmt::Display;
 use std::io::{self, BufRead, BufReader};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::sync::Arc;
 
 pub(super) fn home(error: &HomeError) -> Fault {
     let todo = "set $DOWNPOUR_HOME to a folder of your own that only you can write to";
     Fault::start(error.to_string(), todo)
+}
+
+/// A target that cannot be written now. Whoever waits for the sender wants to hear of it before; until then it may change.
+pub(super) fn unwritable(out: &Path) -> Option<String> {
+    let out = std::path::absolute(out).ok()?;
+    let there = out.ancestors().find(|path| path.exists())?;
+    let error = rustix::fs::access(there, Access::WRITE_OK | Access::EXEC_OK).err()?;
+    let user = rustix::process::geteuid().as_raw();
+    let is_ours = || there.metadata().is_ok_and(|meta| meta.uid() == user);
+    // One of ours is made writable for as long as it takes.
+    if error == Errno::ACCESS && there == out && is_ours() {
+        return None;
+    }
+    let (path, error) = (there.display(), explain(error));
+    let then = "as long as that is so, receiving fails when the sender is there";
+    Some(format!("notice: cannot write to {path}: {error}; {then}"))
 }
 
 pub(super) fn scan(error: &ScanError) -> Fault {
@@ -118,4 +137,41 @@ pub(super) fn list(path: &Path) -> Result<List<Box<dyn BufRead + Send>>, Fault> 
         let what = format!("cannot read the list of products {}: {error}", path.display());
         Fault::start(what, "give --products a file with a line for each product, or -")
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::unwritable;
+    use rustix::fs::Uid;
+    use std::fs::{self, Permissions};
+    use std::os::unix::fs::{PermissionsExt as _, chown};
+    use std::thread;
+
+    #[test]
+    fn a_target_that_cannot_be_written_is_told_before_there_is_a_sender() {
+        let (root, user) = (rustix::process::geteuid().is_root(), 65_534);
+        let dir = tempfile::tempdir().unwrap();
+        let (out, folder) = (dir.path().join("out"), dir.path().join("folder"));
+        for own in [&out, &folder] {
+            fs::create_dir(own).unwrap();
+            if root {
+                chown(own, Some(user), None).unwrap();
+            }
+            fs::set_permissions(own, Permissions::from_mode(0o555)).unwrap();
+        }
+        fs::set_permissions(dir.path(), Permissions::from_mode(0o755)).unwrap();
+        let of_user = || {
+            // Another user for this thread alone.
+            if root {
+                rustix::thread::set_thread_uid(Uid::from_raw(user)).unwrap();
+            }
+            assert_eq!(unwritable(&out), None, "ours is made writable");
+            let text = unwritable(&folder.join("a/b")).unwrap();
+            let begin = format!("notice: cannot write to {}: permission denied", folder.display());
+            assert!(text.starts_with(&begin), "{text}");
+            fs::set_permissions(&folder, Permissions::from_mode(0o755)).unwrap();
+            assert_eq!(unwritable(&folder.join("a/b")), None);
+        };
+        thread::scope(|scope| scope.spawn(of_user).join().unwrap());
+    }
 }

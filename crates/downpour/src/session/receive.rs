@@ -61,6 +61,9 @@ pub fn receive(plan: ReceivePlan) -> Result<Report, Fault> {
         let ours = Arc::new(Ours::new(plan.overwrite));
         let taker = Taker { identity, batch: None, clerk, ours, links, may_open: None };
         let mut host = Host::terminal(plan.output.quiet)?;
+        if let Target::Tree(out) = &plan.target {
+            faults::unwritable(out).iter().for_each(|notice| host.warn(notice));
+        }
         run(&plan, &taker, &mut host).await.map(|over| over.report)
     })
 }
