@@ -569,6 +569,9 @@ pub(crate) fn explain(error: Errno) -> String {
         Errno::NOENT => "no such file or folder".into(),
         Errno::ACCESS | Errno::PERM => "permission denied".into(),
         Errno::MFILE => "too many open files: raise the limit (ulimit -n)".into(),
+        Errno::ROFS => {
+            "read-only file system: mount it for writing (dmesg may tell why it is not)".into()
+        }
         Errno::NOTDIR => "not a folder (without the closing '/' it can be sent as a file)".into(),
         other => std::io::Error::from(other).to_string(),
     }

@@ -225,11 +225,15 @@ pub(super) fn taken(plan: &ReceivePlan, taker: &Taker) -> Option<Fault> {
 fn unopened(plan: &ReceivePlan, error: &OpenError) -> Fault {
     let class = match (error, &plan.target) {
         (OpenError::Locked(_), _) => ErrorClass::OutOfResources,
+        (OpenError::Full { .. }, _) => ErrorClass::DestinationFull,
         (_, Target::Tree(out)) => faults::class_of_target(out),
         _ => ErrorClass::DestinationWriteFailed,
     };
     let todo = match error {
         OpenError::Locked(_) => "wait for it, or choose another --out",
+        OpenError::Full { .. } => {
+            "make room there (df, and df -i for inodes; quota), or give another folder"
+        }
         OpenError::Target { .. } => "check --out and your rights there, or give another folder",
     };
     Fault::start(error.to_string(), todo).of(class)

@@ -45,12 +45,31 @@ pub enum OpenError {
         /// What went wrong.
         reason: String,
     },
+    /// There is no room in it.
+    Full {
+        /// The target.
+        path: PathBuf,
+        /// What went wrong.
+        reason: String,
+    },
 }
 
 impl OpenError {
     /// The system refuses something in the target at `path`.
     pub(crate) fn of(path: &Path, error: Errno) -> Self {
-        Self::Target { path: path.to_owned(), reason: explain(error) }
+        let (path, reason) = (path.to_owned(), explain(error));
+        match error {
+            Errno::NOSPC | Errno::DQUOT => Self::Full { path, reason },
+            _ => Self::Target { path, reason },
+        }
+    }
+
+    /// The same, in the error's own words where there are no better ones.
+    pub(crate) fn of_io(path: &Path, error: &std::io::Error) -> Self {
+        match Errno::from_io_error(error) {
+            Some(errno @ (Errno::NOSPC | Errno::DQUOT | Errno::ROFS)) => Self::of(path, errno),
+            _ => Self::Target { path: path.to_owned(), reason: error.to_string() },
+        }
     }
 }
 
@@ -60,7 +79,7 @@ impl fmt::Display for OpenError {
             Self::Locked(path) => {
                 write!(f, "another receiver is running into {}", path.display())
             }
-            Self::Target { path, reason } => {
+            Self::Target { path, reason } | Self::Full { path, reason } => {
                 write!(f, "cannot write to {}: {reason}", path.display())
             }
         }
@@ -84,7 +103,8 @@ impl Claim {
     /// Makes the target folder if need be, and locks it. `lane` is a plain name.
     pub(crate) fn open(out: &Path, lane: Option<&str>) -> Result<Self, OpenError> {
         let target = |reason: String| OpenError::Target { path: out.to_owned(), reason };
-        DirBuilder::new().recursive(true).create(out).map_err(|error| target(error.to_string()))?;
+        let made = DirBuilder::new().recursive(true).create(out);
+        made.map_err(|error| OpenError::of_io(out, &error))?;
         let flags = FOLDER_FLAGS | OFlags::CLOEXEC;
         let fd = rustix::fs::open(out, flags, Mode::empty()).map_err(|e| OpenError::of(out, e))?;
         let fd = Arc::new(fd);
@@ -305,6 +325,7 @@ fn open_own(at: &OwnedFd, name: &[u8]) -> Result<OwnedFd, Errno> {
 mod tests {
     use super::{Claim, OpenError};
     use rustix::fs::{FlockOperation, Uid};
+    use rustix::io::Errno;
     use std::fs::{self, Permissions};
     use std::os::unix::fs::{PermissionsExt as _, chown};
     use std::thread;
@@ -317,6 +338,17 @@ mod tests {
         drop(claim);
         assert!(!Claim::is_taken(dir.path(), None));
         assert!(Claim::open(dir.path(), None).is_ok());
+    }
+
+    #[test]
+    fn a_target_without_room_is_told_from_one_without_rights() {
+        let of = |error| OpenError::of(std::path::Path::new("out"), error);
+        for full in [Errno::NOSPC, Errno::DQUOT] {
+            assert!(matches!(of(full), OpenError::Full { .. }));
+        }
+        let text = of(Errno::DQUOT).to_string();
+        assert!(text.starts_with("cannot write to out: ") && text.contains("quota"), "{text}");
+        assert!(matches!(of(Errno::ACCESS), OpenError::Target { .. }));
     }
 
     #[test]

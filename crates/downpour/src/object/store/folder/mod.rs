@@ -175,10 +175,10 @@ impl Ready {
 impl FolderTarget {
     pub(super) fn open(options: FolderOptions) -> Result<Self, OpenError> {
         let staging = Staging::open(&options.out, options.lane.as_deref())?;
-        let fail = |reason| OpenError::Target { path: options.out.clone(), reason };
         let boot = Boot::here(&**staging.out());
-        let refused = |error| fail(explain(error));
-        let read = |file| Journal::open(file, boot).map_err(|error| fail(error.to_string()));
+        let refused = |error| OpenError::of(&options.out, error);
+        let fail = |error: std::io::Error| OpenError::of_io(&options.out, &error);
+        let read = |file| Journal::open(file, boot).map_err(fail);
         let mut journal = read(staging.journal().map_err(refused)?)?;
         // Where it cannot be written anew, the long one is as good.
         let live = journal.live(&staging.names().map_err(refused)?);
