@@ -8,7 +8,8 @@
 //!    Who comes in the moment in which another one ends may find it read-only, and has to come again.
 //! 4. Whoever has the lock removes products that were not delivered: nobody goes on with them.
 //! 5. Who ends and leaves nothing removes lock and folders. So what was opened may be gone once it is locked: then it is
-//!    opened again.
+//!    opened again. On file systems whose server keeps what is open under another name (FUSE, NFS) the folders are empty only once
+//!    all is closed: so they are removed once more at the very end.
 
 use super::beneath::{FOLDER_FLAGS, open_in};
 use crate::object::disk::write_all_at;
@@ -90,10 +91,39 @@ impl std::error::Error for OpenError {}
 
 /// A target that is ours until this is dropped.
 pub(crate) struct Claim {
-    out: Arc<OwnedFd>,
     folder: Arc<OwnedFd>,
     lock: OwnedFd,
+    // Goes when the lock is closed.
+    folders: Folders,
+}
+
+/// The folders that a claim has made.
+struct Folders {
+    out: Arc<OwnedFd>,
     lane: Option<String>,
+}
+
+impl Folders {
+    fn remove(&self) -> Result<(), Errno> {
+        if let Some(lane) = &self.lane {
+            self.remove_empty(&[STAGING_NAME, lane.as_bytes()].join(&b'/'))?;
+        }
+        self.remove_empty(STAGING_NAME)
+    }
+
+    /// A folder that keeps something stays: receipts, others' lanes, or the lock of a claim that was not removed.
+    fn remove_empty(&self, path: &[u8]) -> Result<(), Errno> {
+        match rustix::fs::unlinkat(&*self.out, path, AtFlags::REMOVEDIR) {
+            Err(Errno::NOTEMPTY) => Ok(()),
+            done => done,
+        }
+    }
+}
+
+impl Drop for Folders {
+    fn drop(&mut self) {
+        let _ = self.remove();
+    }
 }
 
 impl Claim {
@@ -114,8 +144,8 @@ impl Claim {
         };
         let error = match Self::lock(&fd, lane, mode) {
             Ok((folder, lock)) => {
-                let (folder, lane) = (Arc::new(folder), lane.map(str::to_owned));
-                let claim = Self { out: fd, folder, lock, lane };
+                let folders = Folders { out: fd, lane: lane.map(str::to_owned) };
+                let claim = Self { folder: Arc::new(folder), lock, folders };
                 claim.sweep().map_err(|error| OpenError::of(out, error))?;
                 return Ok(claim);
             }
@@ -181,7 +211,7 @@ impl Claim {
 
     /// The target.
     pub(crate) fn out(&self) -> &Arc<OwnedFd> {
-        &self.out
+        &self.folders.out
     }
 
     /// Where what is not finished goes: `OUT/.downpour`, or the lane's folder in it.
@@ -209,7 +239,7 @@ impl Claim {
     }
 
     pub(crate) const fn is_lane(&self) -> bool {
-        self.lane.is_some()
+        self.folders.lane.is_some()
     }
 
     /// Removes the lock, and the folders that hold nothing else. The last that is done with a claim: another receiver can
@@ -217,13 +247,13 @@ impl Claim {
     pub(crate) fn remove(&self) -> Result<(), Errno> {
         let mode = self.take_mode();
         let removed = self.remove_all();
-        set_mode(&self.out, mode);
+        set_mode(self.out(), mode);
         removed
     }
 
     /// A target that was made writable gets its own mode back.
     pub(crate) fn set_back(&self) {
-        set_mode(&self.out, self.take_mode());
+        set_mode(self.out(), self.take_mode());
     }
 
     /// The target's own mode, if it was made writable and nobody has given it another one since.
@@ -236,24 +266,13 @@ impl Claim {
         File::from(kept).take(16).read_to_string(&mut text).ok()?;
         rustix::fs::unlinkat(&self.folder, MODE, AtFlags::empty()).ok()?;
         let mode = Mode::from_raw_mode(u32::from_str_radix(&text, 8).ok()?);
-        let now = Mode::from_raw_mode(rustix::fs::fstat(&self.out).ok()?.st_mode);
+        let now = Mode::from_raw_mode(rustix::fs::fstat(self.out()).ok()?.st_mode);
         ((mode | Mode::RWXU) & PERMISSIONS == now & PERMISSIONS).then_some(mode)
     }
 
     fn remove_all(&self) -> Result<(), Errno> {
         rustix::fs::unlinkat(&self.folder, LOCK, AtFlags::empty())?;
-        if let Some(lane) = &self.lane {
-            self.remove_empty(&[STAGING_NAME, lane.as_bytes()].join(&b'/'))?;
-        }
-        self.remove_empty(STAGING_NAME)
-    }
-
-    /// A folder that keeps something stays: receipts, others' lanes.
-    fn remove_empty(&self, path: &[u8]) -> Result<(), Errno> {
-        match rustix::fs::unlinkat(&*self.out, path, AtFlags::REMOVEDIR) {
-            Err(Errno::NOTEMPTY) => Ok(()),
-            done => done,
-        }
+        self.folders.remove()
     }
 }
 
@@ -338,6 +357,25 @@ mod tests {
         drop(claim);
         assert!(!Claim::is_taken(dir.path(), None));
         assert!(Claim::open(dir.path(), None).is_ok());
+    }
+
+    #[test]
+    fn what_keeps_a_name_for_as_long_as_it_is_open_leaves_no_folder_behind() {
+        for lane in [None, Some("lane-0")] {
+            let dir = tempfile::tempdir().unwrap();
+            let own = dir.path().join(".downpour");
+            let claim = Claim::open(dir.path(), lane).unwrap();
+            let hidden = own.join(lane.unwrap_or_default()).join(".fuse_hidden01");
+            fs::write(&hidden, "").unwrap();
+            claim.remove().unwrap();
+            assert!(own.exists());
+            fs::remove_file(&hidden).unwrap();
+            drop(claim);
+            assert!(!own.exists());
+            // Of a claim that failed all is kept.
+            drop(Claim::open(dir.path(), lane).unwrap());
+            assert!(own.join(lane.unwrap_or_default()).join("lock").exists());
+        }
     }
 
     #[test]

@@ -81,9 +81,10 @@ impl FolderOptions {
 
 pub(super) struct FolderTarget {
     options: FolderOptions,
-    staging: Arc<Staging>,
+    // Closed before the staging folder is let go of.
     journal: Mutex<Journal>,
     ready: OnceLock<Ready>,
+    staging: Arc<Staging>,
 }
 
 /// What is known with the tree.
