@@ -55,7 +55,8 @@ pub struct ReceiveArgs {
     /// Name of this machine in the sender's report [default: the host name]
     #[arg(long, value_name = "NAME")]
     pub name: Option<String>,
-    /// Memory for blocks that are not yet complete
+    /// Memory for blocks that are not yet complete; of eight at least, whatever is given (`--out -`: ten, or one for each
+    /// connection)
     #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "256MB")]
     pub memory: u64,
     /// Refuse trees of more entries (files, folders, links), of which each costs memory and an inode

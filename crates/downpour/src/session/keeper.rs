@@ -7,6 +7,7 @@ use super::attempt::Said;
 use super::faults;
 use super::receive::Taker;
 use crate::cli::{Fault, ReceivePlan, Target};
+use crate::object::limits::GROUP_LEN;
 use crate::object::{
     Claim, Destination, EntryId, FolderOptions, ManifestId, OpenError, PipeOut, Placed, Store,
     StoreConfig, Summary, is_locked,
@@ -14,6 +15,8 @@ use crate::object::{
 use crate::product::{Bookmark, Clerk, Desk, ProductLog, Shelf, ShelfConfig};
 use downpour_catalog::ErrorClass;
 use downpour_proto::BlockId;
+use downpour_proto::receiver::PULLS_DEFAULT;
+use downpour_proto::transfer::CONNECTIONS_FAR;
 use downpour_transport::BlockSink;
 use downpour_transport::control::{ClockOffset, Joined};
 use std::ops::Deref;
@@ -21,6 +24,14 @@ use std::sync::Arc;
 use tokio::sync::Mutex;
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::task::JoinSet;
+
+/// What is pulled at once for a pipe has room in it, however little memory there is: else it would come again and again.
+fn pipe_window(memory: u64, connections: Option<u16>, block_len: u64) -> u64 {
+    let connections = connections.unwrap_or(CONNECTIONS_FAR);
+    let blocks = u64::from(connections).max(PULLS_DEFAULT as u64);
+    // They need not begin and end where groups do.
+    memory.max(blocks * block_len).saturating_add(2 * GROUP_LEN)
+}
 
 /// No more is heard of a sender of whose words so many wait for a disk.
 const ASIDE_MAX: usize = 1000;
@@ -197,7 +208,11 @@ fn open_store(
             ..FolderOptions::new(out)
         }),
         Target::Discard => Destination::Discard,
-        Target::Pipe => Destination::Pipe { out: pipe.clone(), window: plan.memory_bytes },
+        Target::Pipe => {
+            let block_len = reply.geometry.block_len();
+            let window = pipe_window(plan.memory_bytes, plan.wishes.connections, block_len);
+            Destination::Pipe { out: pipe.clone(), window }
+        }
         Target::Device(path) => Destination::Raw(path.clone()),
     };
     let opened = Store::open(config, destination, move |event| {
@@ -312,7 +327,7 @@ pub(super) fn open_keeper(
 
 #[cfg(test)]
 mod tests {
-    use super::{ASIDE_MAX, Keeper, Kept};
+    use super::{ASIDE_MAX, GROUP_LEN, Keeper, Kept, pipe_window};
     use crate::object::{EntryId, Summary};
     use downpour_proto::BlockId;
     use downpour_transport::{Accepted, BlockSink};
@@ -361,6 +376,19 @@ mod tests {
         fn summary(&self) -> Summary {
             Summary::default()
         }
+    }
+
+    #[test]
+    fn what_is_pulled_at_once_has_room_before_a_slow_pipe() {
+        let block_len = 1_440_000;
+        for (memory, connections, blocks) in
+            [(4_000_000, None, 10), (4_000_000, Some(1), 8), (1, Some(64), 64)]
+        {
+            let window = pipe_window(memory, connections, block_len);
+            assert_eq!(window, blocks * block_len + 2 * GROUP_LEN, "{connections:?}");
+        }
+        assert_eq!(pipe_window(256_000_000, None, block_len), 256_000_000 + 2 * GROUP_LEN);
+        assert_eq!(pipe_window(u64::MAX, None, block_len), u64::MAX);
     }
 
     #[tokio::test]
