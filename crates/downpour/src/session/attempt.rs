@@ -197,8 +197,7 @@ async fn take_part(run: Attempt<'_>) -> Result<Ended, Fault> {
     };
     run.begin_products(before);
     let telling = Telling::begin(&run.joined, &client, taker);
-    let parties = (&mut heard, &mut pulled);
-    let verdict = run.attend(&mut events, parties, (host, has_stream)).await;
+    let verdict = run.attend(&mut events, (&mut heard, &mut pulled), (host, has_stream)).await;
     telling.end(matches!(verdict, Verdict::Complete(_))).await;
     let (products, started) = (run.joined.reply.products_from.is_some(), run.joined.reply.started);
     let mut ended = run.finish(verdict, taker, followed).await?;

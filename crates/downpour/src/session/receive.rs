@@ -123,7 +123,7 @@ impl Before {
     /// of it.
     fn join(&mut self, session: SessionId) -> Vec<String> {
         if self.first.is_some_and(|(first, _)| first != session) {
-            self.begin_anew();
+            (self.first, self.losses) = (None, 0);
         }
         let Some((lost, over)) = self.lost.take_if(|(lost, _)| *lost != session) else {
             return Vec::new();
@@ -134,8 +134,8 @@ impl Before {
     }
 
     /// What comes is another session, or this one without regard to what was.
-    const fn begin_anew(&mut self) {
-        (self.first, self.losses) = (None, 0);
+    fn begin_anew(&mut self) {
+        (self.lost, self.first, self.losses) = (None, None, 0);
     }
 
     /// Of an attempt that begins now.
@@ -249,7 +249,6 @@ async fn attempts(
                 if over.report.is_complete() {
                     pipe.end();
                 }
-                before.lost = None;
                 before.begin_anew();
                 let next = if over.goes_on { "joining again" } else { "waiting for the next one" };
                 let told = before.stayed.add(session, &over, next);
