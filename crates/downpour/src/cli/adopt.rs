@@ -101,7 +101,9 @@ impl AdoptArgs {
         let catalog = Catalog::open(at, WRITER, now, &BeforeMigration::Refuse);
         let catalog = catalog.map_err(|error| super::catalog::opening(at, &error))?;
         let reading = |error| super::catalog::reading(at, &error);
-        self.tell_of_new_sites(&catalog).map_err(reading)?;
+        let named = [Some(&self.site), self.here.as_ref()].into_iter().flatten();
+        let named = named.chain(self.also.iter().map(|(site, _)| site)).map(String::as_str);
+        tell_of_new_sites(&catalog, named).map_err(reading)?;
         let site = catalog.site(&self.site).map_err(reading)?;
         let here = self.here.as_ref().map_or(Ok(site), |here| catalog.site(here));
         let also = self.also.iter().map(|(site, folder)| Ok((catalog.site(site)?, folder.clone())));
@@ -129,22 +131,6 @@ impl AdoptArgs {
         })?;
         self.show(&done);
         Ok(if done.left_out.is_empty() { Exit::Complete } else { Exit::Incomplete })
-    }
-
-    /// A name that was mistyped makes a site, of which nothing ever comes.
-    fn tell_of_new_sites(&self, catalog: &Catalog) -> Result<(), Error> {
-        let known = match catalog.reader() {
-            Ok(mut reader) => reader.sites()?,
-            // What cannot be read is told by what comes next.
-            Err(_) => return Ok(()),
-        };
-        let named = [Some(&self.site), self.here.as_ref()].into_iter().flatten();
-        for name in named.chain(self.also.iter().map(|(site, _)| site)) {
-            if !known.iter().any(|(_, site)| site == name) {
-                eprintln!("`{name}` is a site that this catalog did not know");
-            }
-        }
-        Ok(())
     }
 
     fn read_sums(&self) -> Result<Option<SumList>, Fault> {
@@ -175,4 +161,22 @@ impl AdoptArgs {
         let bytes = show_bytes(*bytes);
         println!("{new} files taken in, {known} were known ({bytes}); {} left out", left_out.len());
     }
+}
+
+/// A name that was mistyped makes a site, of which nothing ever comes.
+pub(super) fn tell_of_new_sites<'n>(
+    catalog: &Catalog,
+    named: impl IntoIterator<Item = &'n str>,
+) -> Result<(), Error> {
+    let known = match catalog.reader() {
+        Ok(mut reader) => reader.sites()?,
+        // What cannot be read is told by what comes next.
+        Err(_) => return Ok(()),
+    };
+    for name in named {
+        if !known.iter().any(|(_, site)| site == name) {
+            eprintln!("`{name}` is a site that this catalog did not know");
+        }
+    }
+    Ok(())
 }

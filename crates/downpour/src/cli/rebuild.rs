@@ -3,14 +3,16 @@
 use super::{Exit, Fault};
 use crate::rebuild::{RebuildError, Wish, from_receipts};
 use crate::receipt::read_log;
-use crate::site::Clock;
+use crate::site::{Clock, owner_of};
 use clap::Args;
 use downpour_catalog::{BeforeMigration, Catalog, CatalogUrl, Follower, Time, backup};
 use downpour_transport::identity::PublicKey;
 use std::path::{Path, PathBuf};
 
-/// The name under which it writes: no daemon has it.
+/// What it writes as, behind the site's name: no daemon has it.
 const WRITER: &str = "rebuild";
+/// What lies beside a file of SQLite.
+const BESIDE: [&str; 3] = ["-wal", "-shm", "-journal"];
 
 /// Make a lost catalog again: of a mirror's copy, or from the receipts in receiving folders
 #[derive(Debug, Args)]
@@ -57,6 +59,12 @@ impl RebuildArgs {
         if path.symlink_metadata().is_ok() {
             return Err(failed(format!("{} is there already", path.display())));
         }
+        if let Some(left) = BESIDE.map(|end| with_end(path, end)).iter().find(|left| left.exists())
+        {
+            let what = format!("{} is left of the catalog that was there", left.display());
+            let all = BESIDE.map(|end| with_end(path, end).display().to_string()).join(", ");
+            return Err(Fault::start(what, format!("move away what there is of {all}")));
+        }
         made_of(copy, path, now).map_err(failed)?;
         println!("{}: made of {}", path.display(), copy.display());
         Ok(Exit::Complete)
@@ -67,11 +75,16 @@ impl RebuildArgs {
         for folder in &self.from_receipts {
             read_log(folder).map_err(|error| fault(error.into()))?;
         }
-        let opened = Catalog::open(&self.catalog, WRITER, now, &BeforeMigration::Refuse);
+        self.check_site(site)?;
+        // A daemon sees by the name whose catalog it is.
+        let writer = format!("{site}/{WRITER}");
+        let opened = Catalog::open(&self.catalog, &writer, now, &BeforeMigration::Refuse);
         let catalog = opened.map_err(|error| {
             let what = format!("the catalog {:?} cannot be opened: {error}", self.catalog);
             Fault::start(what, "give --catalog a place where a new catalog can be made")
         })?;
+        super::adopt::tell_of_new_sites(&catalog, [site])
+            .map_err(|error| super::catalog::reading(&self.catalog, &error))?;
         let mut is_whole = true;
         for folder in &self.from_receipts {
             // As the daemon that wrote the receipts knew it.
@@ -92,6 +105,21 @@ impl RebuildArgs {
             is_whole &= done.not_there == 0 && done.passed_over == 0;
         }
         Ok(if is_whole { Exit::Complete } else { Exit::Incomplete })
+    }
+
+    /// A name that was mistyped would give each file another copy, for good.
+    fn check_site(&self, site: &str) -> Result<(), Fault> {
+        if let Some(other) = owner_of(&self.catalog, site, "") {
+            let what = format!("{:?} is the catalog of site {other}, not of {site}", self.catalog);
+            let todo = format!("give --site {other}, or a --catalog of {site}'s own");
+            return Err(Fault::usage(what, todo));
+        }
+        if let CatalogUrl::Sqlite(path) = &self.catalog
+            && !path.exists()
+        {
+            eprintln!("{}: no catalog is there, a new one is made", path.display());
+        }
+        Ok(())
     }
 }
 
@@ -117,13 +145,18 @@ fn made_of(copy: &Path, path: &Path, now: Time) -> Result<(), String> {
 
 /// Removes a file of SQLite and what lies beside it.
 fn remove(file: &Path) -> Result<(), String> {
-    for end in ["", "-wal", "-shm", "-journal"] {
-        let mut name = file.as_os_str().to_owned();
-        name.push(end);
-        let named = |error| format!("{}: {error}", Path::new(&name).display());
-        crate::whole::remove(Path::new(&name)).map_err(named)?;
+    for end in [""].into_iter().chain(BESIDE) {
+        let name = with_end(file, end);
+        let named = |error| format!("{}: {error}", name.display());
+        crate::whole::remove(&name).map_err(named)?;
     }
     Ok(())
+}
+
+fn with_end(file: &Path, end: &str) -> PathBuf {
+    let mut name = file.as_os_str().to_owned();
+    name.push(end);
+    name.into()
 }
 
 fn fault(error: RebuildError) -> Fault {
@@ -137,23 +170,64 @@ fn fault(error: RebuildError) -> Fault {
 #[cfg(test)]
 mod tests {
     use super::{RebuildArgs, made_of};
-    use downpour_catalog::{CatalogUrl, Follower, Reader, Time};
+    use crate::cli::Exit;
+    use crate::receipt::ReceiptLog;
+    use downpour_catalog::{BeforeMigration, Catalog, CatalogUrl, Follower, Reader, Time};
     use std::fs;
+    use std::path::Path;
+
+    fn of_receipts(folder: &Path, site: &str, path: &Path) -> RebuildArgs {
+        RebuildArgs {
+            from_mirror: None,
+            from_receipts: vec![folder.to_owned()],
+            site: Some(site.to_owned()),
+            key: Vec::new(),
+            verify: false,
+            catalog: CatalogUrl::Sqlite(path.to_owned()),
+        }
+    }
 
     #[test]
     fn receipts_that_are_not_there_leave_no_catalog_behind() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("catalog.db");
-        let args = RebuildArgs {
-            from_mirror: None,
-            from_receipts: vec![folder.path().join("nosuch")],
-            site: Some("a".to_owned()),
-            key: Vec::new(),
-            verify: false,
-            catalog: CatalogUrl::Sqlite(path.clone()),
-        };
-        assert!(args.run().is_err());
+        assert!(of_receipts(&folder.path().join("nosuch"), "a", &path).run().is_err());
         assert!(!path.exists());
+    }
+
+    #[test]
+    fn a_catalog_takes_receipts_for_its_own_site_only() {
+        let folder = tempfile::tempdir().unwrap();
+        let [theirs, made] = ["theirs.db", "made.db"].map(|name| folder.path().join(name));
+        drop(ReceiptLog::open(folder.path()).unwrap());
+        let url = CatalogUrl::Sqlite(theirs.clone());
+        drop(Catalog::open(&url, "a/KEY", Time(1), &BeforeMigration::Refuse).unwrap());
+        for path in [&theirs, &made] {
+            let rebuild = |site| of_receipts(folder.path(), site, path).run();
+            assert!(rebuild("a").unwrap() == Exit::Complete);
+            let fault = rebuild("aa").unwrap_err();
+            assert!(fault.what.contains("of site a, not") && fault.todo.contains("--site a,"));
+            // Neither has it left a trace.
+            let mut reader = Reader::open(&CatalogUrl::Sqlite(path.clone())).unwrap();
+            assert!(reader.sites().unwrap().iter().all(|(_, name)| name == "a"));
+        }
+    }
+
+    #[test]
+    fn what_is_left_beside_a_catalog_that_was_moved_away_is_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let [copy, path, wal] =
+            ["copy.db", "catalog.db", "catalog.db-wal"].map(|name| folder.path().join(name));
+        drop(Follower::open(&copy, Time(1)).unwrap());
+        fs::write(&wal, "").unwrap();
+        let args = RebuildArgs {
+            from_mirror: Some(copy),
+            from_receipts: Vec::new(),
+            site: None,
+            ..of_receipts(folder.path(), "", &path)
+        };
+        let fault = args.run().unwrap_err();
+        assert!(fault.todo.contains("catalog.db-wal") && !path.exists(), "{fault}");
     }
 
     #[test]

@@ -342,13 +342,17 @@ fn whose<'a>(
     daemons.find(|(_, key)| !is_shared || *key == own.1).map(|(site, _)| site)
 }
 
-/// Looks whether a catalog is this site's. One that cannot be read is told of when it is opened. Blocks.
-fn check_whose(url: &CatalogUrl, site: &str, key: &str) -> Result<(), StartError> {
-    let logs = Reader::open(url).ok().and_then(|mut reader| reader.logs().ok());
-    let logs = logs.unwrap_or_default();
+/// The site whose catalog it is, if that is another one. Of one that cannot be read nobody knows. Blocks.
+pub(crate) fn owner_of(url: &CatalogUrl, site: &str, key: &str) -> Option<String> {
+    let logs = Reader::open(url).ok()?.logs().ok()?;
     let writers = logs.iter().map(|(_, name, _)| name.as_str());
     let is_shared = !matches!(url, CatalogUrl::Sqlite(_));
-    let Some(other) = whose(writers, (site, key), is_shared) else { return Ok(()) };
+    whose(writers, (site, key), is_shared).map(str::to_owned)
+}
+
+/// Looks whether a catalog is this site's. One that cannot be read is told of when it is opened. Blocks.
+fn check_whose(url: &CatalogUrl, site: &str, key: &str) -> Result<(), StartError> {
+    let Some(other) = owner_of(url, site, key) else { return Ok(()) };
     let what = format!("{url:?} is the catalog of site {other}, and this is {site}");
     let todo = format!(
         "a site never changes its name: write name = \"{other}\" again, or give this site a [site] catalog of its own"

@@ -49,8 +49,8 @@ pub(crate) use audit::Deed;
 pub use audit::{Audit, AuditEntry, Verified, Wanted};
 pub use check::{BadConfig, Flaw};
 pub use config::{ApiSection, Config, LogForm, LogLevel, RemoteSection, TABLES, empty, is_name};
-pub(crate) use daemon::look;
 pub use daemon::{Daemon, StartError};
+pub(crate) use daemon::{look, owner_of};
 pub use events::{EventId, Events, Listener, SiteEvent};
 pub(crate) use inbox::{Inboxes, Strange, make_own};
 pub use init::{
