@@ -103,7 +103,7 @@ pub struct SpoolStatus {
     pub quarantined: usize,
     /// Files that no rule takes.
     pub unmatched: usize,
-    /// What cannot be taken, or not be watched, and why.
+    /// What cannot be taken, or not be watched, or has long been waiting for what is to lie beside it, and why.
     pub odd: Vec<String>,
     /// Bytes read for digests.
     pub bytes_read: u64,
@@ -181,6 +181,7 @@ pub struct Spool {
     status: SpoolStatus,
     /// When the last tick began.
     at: Time,
+    steady: Duration,
     notices: VecDeque<Notice>,
     untold: Vec<String>,
 }
@@ -243,6 +244,7 @@ impl Spool {
             full_told: None,
             status,
             at: Time(0),
+            steady: Duration::ZERO,
             notices: VecDeque::new(),
             untold: Vec::new(),
         })
@@ -255,7 +257,7 @@ impl Spool {
 
     /// Looks, and brings the catalog up to what is there. Between two ticks nothing happens but reading.
     pub fn tick(&mut self, now: Now) -> Result<(), SpoolError> {
-        self.at = now.wall;
+        (self.at, self.steady) = (now.wall, now.steady);
         if !self.has_root(now)? {
             return Ok(());
         }
@@ -287,13 +289,19 @@ impl Spool {
         let watch = self.watch.as_ref();
         let odd = |odd: &Odd| format!("{}: {}", odd.path, odd.why);
         let odd = self.odd.iter().take(NOTICES_MAX).map(odd);
+        let since = self.steady.checked_sub(self.section.rescan);
+        let waits = |(rel, file): (&Rel, &Tracked)| {
+            let lack = file.settling.lacks_since(since?)?;
+            (file.stage == Stage::Settling).then(|| lack.words(rel))
+        };
+        let waiting = self.files.iter().filter_map(waits).take(NOTICES_MAX);
         let unwatched = watch.and_then(|watch| watch.trouble.clone());
         SpoolStatus {
             settling,
             reading,
             booked,
             unmatched: self.unmatched.len(),
-            odd: unwatched.into_iter().chain(odd).collect(),
+            odd: unwatched.into_iter().chain(odd).chain(waiting).collect(),
             bytes_read: self.readers.as_ref().map_or(0, Readers::bytes),
             occupancy: self.gauge.now().clone(),
             watched: watch.map_or(0, super::watch::Watch::len),

@@ -160,6 +160,11 @@ fn open_sums(root: &Root, rel: &str) -> Result<Vec<Sum>, Outcome> {
             opened => opened.and_then(|file| Ok((Seen::of_file(&file)?, file))),
         };
         match opened {
+            // A fifo or a folder, opened without waiting.
+            Ok((_, file)) if !file.metadata().is_ok_and(|meta| meta.is_file()) => {
+                let text = format!("its {kind} file is no file");
+                return Err(Outcome::Unreadable(ErrorClass::FileUnreadable, text));
+            }
             Ok((seen, _)) if seen.size == 0 => return Err(Outcome::Changed),
             Ok((seen, file)) => sums.push(Sum { kind, file, seen }),
             Err(error) => {
@@ -250,11 +255,12 @@ impl Work {
 
 #[cfg(test)]
 mod tests {
-    use super::{Job, Outcome, Readers, Waiting};
+    use super::{Job, Outcome, Readers, Waiting, open_sums};
     use crate::spool::root::{Root, Seen};
     use crate::spool::section::{Complete, Sums};
     use crate::spool::settle::Policy;
-    use downpour_catalog::FileId;
+    use downpour_catalog::{ErrorClass, FileId};
+    use rustix::fs::{CWD, FileType, Mode, mknodat};
     use std::sync::Arc;
     use std::{fs, thread};
 
@@ -279,6 +285,20 @@ mod tests {
         };
         assert_eq!(read(""), (Outcome::Changed, 0));
         assert!(matches!(read("zz"), (Outcome::Differs(_), 3)));
+    }
+
+    #[test]
+    fn a_digest_file_that_is_no_file_is_unreadable() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = Root::open(folder.path(), true).unwrap();
+        fs::create_dir(folder.path().join("a.md5")).unwrap();
+        mknodat(CWD, folder.path().join("b.md5"), FileType::Fifo, Mode::RUSR, 0).unwrap();
+        for rel in ["a", "b"] {
+            let Err(outcome) = open_sums(&root, rel) else { panic!("{rel}.md5 is no file") };
+            let text = "its md5 file is no file".to_owned();
+            assert_eq!(outcome, Outcome::Unreadable(ErrorClass::FileUnreadable, text));
+        }
+        assert!(open_sums(&root, "c").is_ok_and(|sums| sums.is_empty()));
     }
 
     #[test]

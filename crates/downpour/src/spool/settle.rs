@@ -2,7 +2,7 @@
 //!
 //! `settle:5s`: it looked the same for five seconds, by a clock that never steps. `done`: its companion is there. `rename`: it has
 //! a name that is no temporary one. With `sums = "required"` it needs the producer's digest beside it in any case.
-//! A digest file that is there is to settle, too, and is awaited while it is empty.
+//! A digest file that is there is to settle, too, and is awaited while it is empty. What has been awaited for long is told.
 //!
 //! Whether a file was complete is seen again while it is read: what changes under the reader begins here anew.
 
@@ -64,6 +64,43 @@ impl Policy {
         let sum = |(_, ending)| (self.sums != Sums::Off).then(|| beside(ending)).flatten();
         Look { seen, has_done, sums: SUMS.map(sum) }
     }
+
+    fn lack(&self, look: &Look) -> Option<Lack> {
+        if self.sums == Sums::Required && look.sums.iter().all(Option::is_none) {
+            return Some(Lack::Sum);
+        }
+        // An empty one is made before its file is read for it.
+        let is_empty = |sum: &Option<Seen>| sum.is_some_and(|sum| sum.size == 0);
+        if let Some(index) = look.sums.iter().position(is_empty) {
+            return Some(Lack::Content(SUMS[index].1));
+        }
+        (self.complete == Complete::Done && !look.has_done).then_some(Lack::Done)
+    }
+}
+
+/// What of a file's companions is awaited.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Lack {
+    /// Its `.done`.
+    Done,
+    /// A digest file.
+    Sum,
+    /// What is to stand in the digest file with this ending.
+    Content(&'static str),
+}
+
+impl Lack {
+    /// What the file with this name waits for.
+    pub(super) fn words(self, rel: &str) -> String {
+        match self {
+            Self::Done => format!("{rel}: waits for {rel}.done"),
+            Self::Sum => {
+                let names = SUMS.map(|(_, ending)| format!("{rel}{ending}"));
+                format!("{rel}: waits for {}", names.join(" or "))
+            }
+            Self::Content(ending) => format!("{rel}: waits for {rel}{ending}, which is empty"),
+        }
+    }
 }
 
 /// The producer's digests: their kind and how their files end.
@@ -96,12 +133,14 @@ pub(super) struct Settling {
     seen: Seen,
     sums: [Option<Seen>; SUMS.len()],
     quiet_since: Duration,
+    /// What is awaited, and since when something was.
+    lack: Option<(Duration, Lack)>,
 }
 
 impl Settling {
     /// First seen at `now`.
     pub(super) const fn new(now: Duration, seen: Seen) -> Self {
-        Self { seen, sums: [None; SUMS.len()], quiet_since: now }
+        Self { seen, sums: [None; SUMS.len()], quiet_since: now, lack: None }
     }
 
     /// Another look.
@@ -109,19 +148,20 @@ impl Settling {
         if (look.seen, look.sums) != (self.seen, self.sums) {
             (self.seen, self.sums, self.quiet_since) = (look.seen, look.sums, now);
         }
-        let mut sums = look.sums.iter().flatten().peekable();
-        let lacks_sum = policy.sums == Sums::Required && sums.peek().is_none();
-        // An empty one is made before its file is read for it.
-        if lacks_sum || sums.any(|sum| sum.size == 0) {
-            return Verdict::Companion;
-        }
+        let lack = policy.lack(&look);
+        let since = self.lack.map_or(now, |(since, _)| since);
+        self.lack = lack.map(|lack| (since, lack));
         match policy.complete {
-            Complete::Done if look.has_done => Verdict::Complete,
-            Complete::Done => Verdict::Companion,
-            Complete::Rename => Verdict::Complete,
+            _ if lack.is_some() => Verdict::Companion,
+            Complete::Done | Complete::Rename => Verdict::Complete,
             Complete::Settle(time) if now >= self.quiet_since + time => Verdict::Complete,
             Complete::Settle(time) => Verdict::LookAt(self.quiet_since + time),
         }
+    }
+
+    /// What has been awaited since this time, or longer.
+    pub(super) fn lacks_since(&self, time: Duration) -> Option<Lack> {
+        self.lack.filter(|(since, _)| *since <= time).map(|(_, lack)| lack)
     }
 }
 
@@ -184,6 +224,25 @@ mod tests {
         assert_eq!(file.look(SETTLE, at(106), sum(33)), Verdict::Complete);
         // Without one, the file alone counts.
         assert_eq!(file.look(SETTLE, at(107), look(1)), Verdict::LookAt(at(112)));
+    }
+
+    #[test]
+    fn what_is_awaited_is_known_with_since_when() {
+        let needs = Policy { sums: Sums::Required, ..DONE };
+        let sum = |size| Look { sums: [Some(Seen::made_up(9, size, 0)), None], ..look(1) };
+        let mut file = Settling::new(at(0), look(1).seen);
+        assert_eq!(file.lacks_since(at(100)), None);
+        for (now, look, words) in [
+            (10, look(1), "a: waits for a.md5 or a.sha256"),
+            (20, sum(0), "a: waits for a.md5, which is empty"),
+            (30, sum(33), "a: waits for a.done"),
+        ] {
+            assert_eq!(file.look(needs, at(now), look), Verdict::Companion);
+            assert_eq!(file.lacks_since(at(9)), None);
+            assert_eq!(file.lacks_since(at(10)).map(|lack| lack.words("a")).unwrap(), words);
+        }
+        file.look(needs, at(40), Look { has_done: true, ..sum(33) });
+        assert_eq!(file.lacks_since(at(100)), None);
     }
 
     #[test]
