@@ -1,25 +1,24 @@
 //! `downpour transfer`: files from site to site. Each verb is a question to the daemon.
 
+mod waited;
+
 use super::fetch::{show_sources, show_under_way};
-use super::site::{AccessArgs, insist, shown, with_daemon};
+use super::site::{AccessArgs, shown, with_daemon};
 use super::{Exit, Fault, print_json};
-use crate::api::Services;
 use crate::dispatch::{
     Accepted, Done, Files, LinkReport, Links, Submission, Submitted, TransferReport, Transfers,
     Why, WhyList,
 };
 use crate::output::plain;
 use crate::report::PlanLine;
-use crate::site::{Access, RemoteError};
+use crate::site::{Access, Clock, RemoteError};
 use crate::units::{escape, show_bytes, show_time};
 use clap::{Args, Subcommand};
 use serde_json::json;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use waited::{Standstill, until_ended};
 
-/// Between two looks at a transfer that is waited for.
-const LOOK_EVERY: Duration = Duration::from_millis(300);
 /// Paths in one request, and bytes of them in its JSON: half of what a site takes that was not told otherwise.
 const PATHS_AT_ONCE: usize = 4000;
 const PATH_BYTES_AT_ONCE: usize = 512 << 10;
@@ -197,13 +196,15 @@ impl SubmitArgs {
                 end?;
             }
             let mut all = true;
-            if wait {
-                tell_standstill(site, &told.submitted).await?;
-            }
+            let mut still = match wait {
+                true => Standstill::begin(site, &told.submitted).await?,
+                false => Standstill::default(),
+            };
             for one in told.submitted.clone().iter().filter(|_| wait) {
                 told.waits(&one.accepted);
                 for (transfer, files) in transfers_of(&one.accepted) {
-                    let (report, arrived) = until_ended(site, &one.site, transfer, files).await?;
+                    let which = (&*one.site, transfer);
+                    let (report, arrived) = until_ended(site, which, files, &mut still).await?;
                     told.ended(report);
                     all &= arrived;
                 }
@@ -367,39 +368,6 @@ fn transfers_of(accepted: &Accepted) -> Vec<(i64, u64)> {
     own.into_iter().chain(accepted.others.iter().map(|other| (*other, 1))).collect()
 }
 
-/// Waits until nothing of a transfer moves; how it stands then, and whether all of its files have arrived.
-async fn until_ended(
-    site: &Access,
-    at: &str,
-    transfer: i64,
-    mut files: u64,
-) -> Result<(TransferReport, bool), RemoteError> {
-    let path = format!("/v1/transfers/{transfer}?at={}", escape(at));
-    loop {
-        let now: TransferReport = insist(site, &path).await?;
-        // Files that are given up before their first attempt are not counted any more, and have not arrived.
-        files = files.max(now.states.values().sum());
-        if now.states.iter().all(|(state, files)| *files == 0 || is_still(state)) {
-            let arrived = now.states.get("receipted").is_some_and(|count| *count >= files);
-            return Ok((now, arrived || files == 0));
-        }
-        tokio::time::sleep(LOOK_EVERY).await;
-    }
-}
-
-/// Says what keeps what was submitted from moving at all, where it is queued at the site that is asked.
-async fn tell_standstill(site: &Access, submitted: &[Submitted]) -> Result<(), RemoteError> {
-    let seen: Services = insist(site, "/v1/services").await?;
-    let is_here =
-        |one: &Submitted| one.site == seen.site && !transfers_of(&one.accepted).is_empty();
-    let dispatch = seen.services.iter().find(|service| service.name == "dispatch");
-    let standstill = dispatch.and_then(|service| service.stage.standstill(&service.name));
-    if let Some(why) = standstill.filter(|_| submitted.iter().any(is_here)) {
-        eprintln!("nothing moves for now: {why}");
-    }
-    Ok(())
-}
-
 /// Nothing happens to files in this state until somebody does something.
 fn is_still(state: &str) -> bool {
     matches!(state, "receipted" | "cancelled" | "quarantined" | "adopted")
@@ -503,7 +471,7 @@ impl DeedArgs {
         let path = format!("/v1/files/{deed}");
         let WhichArgs { files, transfer } = self.which;
         let mut files = Files { files, transfer, after: None };
-        let done = with_daemon(self.access, async |site| {
+        let (done, stands) = with_daemon(self.access, async |site| {
             let mut all = Done::default();
             loop {
                 let some: Done = site.post(&path, &files).await?;
@@ -511,12 +479,30 @@ impl DeedArgs {
                 all.unknown.extend(some.unknown);
                 all.aside.extend(some.aside);
                 if some.next.is_none() {
-                    return Ok(all);
+                    break;
                 }
                 (files.files, files.after) = (Vec::new(), some.next);
             }
+            // A fetch has none.
+            let stands = match transfer.filter(|_| all.done + all.passed == 0) {
+                Some(id) => site.get::<TransferReport>(&format!("/v1/transfers/{id}")).await.ok(),
+                None => None,
+            };
+            Ok((all, stands))
         })?;
-        Ok(show_done(deed, &done))
+        let exit = show_done(deed, &done);
+        stands.iter().for_each(|report| println!("{}", undone(report)));
+        Ok(exit)
+    }
+}
+
+/// How a transfer stands of which no file is in a state for a deed.
+fn undone(report: &TransferReport) -> String {
+    let ended = |state: &str| is_still(state) && state != "quarantined";
+    let files: u64 = report.states.values().sum();
+    match report.states.iter().all(|(state, files)| *files == 0 || ended(state)) {
+        true if files > 0 => format!("all {files} files of it have ended: {}", line_of(report)),
+        _ => line_of(report),
     }
 }
 
@@ -609,9 +595,19 @@ fn show_link(link: &LinkReport) {
         println!("{:<12} {}", "", shown(standstill));
     } else if let Some(at) = link.probe_at_us {
         let trouble = link.trouble.as_deref().unwrap_or("it failed");
-        println!("{:<12} held back: {}; probe at {}", "", shown(trouble), show_time(at));
+        let probe = probe_words(at, link.active, Clock::system().now().0);
+        println!("{:<12} held back: {}; {probe}", "", shown(trouble));
     } else if let Some(trouble) = &link.trouble {
         println!("{:<12} {}", "", shown(trouble));
+    }
+}
+
+/// When its time has come a probe needs a file that may go, and is then under way.
+fn probe_words(at_us: i64, active: usize, now_us: i64) -> String {
+    match active {
+        _ if at_us > now_us => format!("probe at {}", show_time(at_us)),
+        0 => "the next file that may go is the probe".to_owned(),
+        _ => "a probe is under way".to_owned(),
     }
 }
 
@@ -637,7 +633,7 @@ fn show_why(why: &Why) {
 #[cfg(test)]
 mod tests {
     use super::{DeedArgs, SubmitArgs, TransferReport, WhyArgs};
-    use super::{line_of, listed, number, pieces, read_list, show_done};
+    use super::{line_of, listed, number, pieces, probe_words, read_list, show_done, undone};
     use crate::cli::Exit;
     use crate::dispatch::Done;
     use clap::{Args as _, Command, FromArgMatches as _};
@@ -722,6 +718,26 @@ mod tests {
     }
 
     #[test]
+    fn a_transfer_of_which_all_has_ended_is_said_to_have() {
+        let told = |states: &str| {
+            let text = r#"{"id": 7, "from": "a", "to": "b", "submitted_us": 0, "bytes": 0"#;
+            let text = format!(r#"{text}, "states": {{{states}}}}}"#);
+            undone(&serde_json::from_str::<TransferReport>(&text).unwrap())
+        };
+        assert!(told(r#""receipted": 3, "cancelled": 1"#).starts_with("all 4 files of it have"));
+        for other in ["", r#""receipted": 3, "quarantined": 1"#] {
+            assert!(told(other).starts_with("transfer 7"), "{other}");
+        }
+    }
+
+    #[test]
+    fn a_probe_whose_time_has_come_is_not_said_to_be_at_that_time() {
+        assert_eq!(probe_words(1_000_000, 0, 0), "probe at 1970-01-01T00:00:01Z");
+        assert!(probe_words(1, 0, 1).contains("next file"));
+        assert_eq!(probe_words(1, 1, 2), "a probe is under way");
+    }
+
+    #[test]
     fn a_transfer_of_what_was_known_already_does_not_say_that_all_is_over() {
         let text = r#"{"id": 7, "from": "a", "to": "b", "submitted_us": 0, "bytes": 0}"#;
         let line = line_of(&serde_json::from_str::<TransferReport>(text).unwrap());
@@ -746,8 +762,8 @@ mod tests {
     fn names_that_another_site_tells_cannot_speak_to_the_terminal() {
         let odd = "\u{1b}[2J";
         let (from, to) = (format!("a{odd}"), format!("b{odd}"));
-        let (states, bytes) = Default::default();
-        let report = TransferReport { id: 7, from, to, submitted_us: 0, states, bytes };
+        let (states, bytes, stuck) = Default::default();
+        let report = TransferReport { id: 7, from, to, submitted_us: 0, states, bytes, stuck };
         let mut counted = report.clone();
         counted.states = [(format!("queued{odd}"), 2)].into();
         for line in [listed(&report), listed(&counted)] {

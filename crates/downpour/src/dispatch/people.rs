@@ -106,6 +106,9 @@ pub struct TransferReport {
     /// Bytes of all of them; not there where they are not counted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bytes: Option<u64>,
+    /// A file of it that waits or, where none does, is queued; not there while one is being sent, and in a list.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stuck: Option<i64>,
 }
 
 /// What is under way.
@@ -249,6 +252,7 @@ fn report_of(names: &BTreeMap<SiteId, String>, transfer: Transfer) -> TransferRe
         submitted_us: transfer.submitted.0,
         states: BTreeMap::new(),
         bytes: None,
+        stuck: None,
     }
 }
 
@@ -335,9 +339,28 @@ pub(super) async fn transfer_here(
         let Some(transfer) = reader.transfer(TransferId(id))? else { return Ok(None) };
         let mut report = report_of(&reader.sites()?.into_iter().collect(), transfer);
         report.count(reader.transfer_states(TransferId(id))?);
+        report.stuck = stuck(reader, TransferId(id), &report.states)?;
         Ok(Some(report))
     });
     found.await?.map(Json).ok_or_else(|| no_transfer(site, id))
+}
+
+/// A file of a transfer that says why nothing of it moves.
+fn stuck(
+    reader: &mut Reader,
+    id: TransferId,
+    states: &BTreeMap<String, u64>,
+) -> Result<Option<i64>, Error> {
+    use downpour_catalog::State as S;
+    let has = |state: &S| states.get(state.name()).is_some_and(|files| *files > 0);
+    let moves = [S::Sending, S::Sent, S::Verified].iter().any(has);
+    match [S::Waiting, S::Queued].into_iter().find(has).filter(|_| !moves) {
+        Some(state) => {
+            let first = reader.transfer_live(id, &[state], FileId(0), 1)?;
+            Ok(first.first().map(|file| file.0))
+        }
+        None => Ok(None),
+    }
 }
 
 fn no_transfer(site: &Site, id: i64) -> Problem {
