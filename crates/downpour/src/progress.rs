@@ -7,7 +7,8 @@
 //!
 //! A row fits into 80 columns; where the terminal is narrower its end is cut off, so what matters most comes first.
 //!
-//! Plain lines are `key=value` pairs, one line per [`LINE_INTERVAL`] at most, so that a log stays short.
+//! Plain lines are `key=value` pairs, one line per [`LINE_INTERVAL`] at most, so that a log stays short; and none while there is
+//! nothing to do and nothing changes, as between the sessions of a receiver that stays.
 
 use crate::output::plain;
 use crate::units::{show_bytes, show_duration};
@@ -85,6 +86,16 @@ impl Row {
     }
 }
 
+/// Of a snapshot, whether anything has changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Stand {
+    phase: &'static str,
+    data_bytes: Option<u64>,
+    done_bytes: u64,
+    receivers: usize,
+    over: usize,
+}
+
 impl Snapshot {
     /// Time until the receiver that is furthest behind has everything; `None` when nobody can tell.
     pub fn eta(&self) -> Option<Duration> {
@@ -105,6 +116,23 @@ impl Snapshot {
         let n = self.receivers.len().max(1) as f64;
         // Not `sum`: that of nothing is minus zero.
         self.receivers.iter().fold(0.0, |sum, row| sum + row.loss) / n
+    }
+
+    /// What does not change by the passing of time.
+    fn stand(&self) -> Stand {
+        Stand {
+            phase: self.phase.word(),
+            data_bytes: self.data_bytes,
+            done_bytes: self.receivers.iter().map(|row| row.done_bytes).sum(),
+            receivers: self.receivers.len(),
+            over: self.receivers.iter().filter(|row| row.is_over()).count(),
+        }
+    }
+
+    /// Nothing that is known to be there is still to come: what stands still before is a standstill, which is told.
+    fn is_at_rest(&self) -> bool {
+        let waits = matches!(self.phase, Phase::Waiting { .. });
+        waits || self.data_bytes.is_none_or(|total| self.slowest_bytes() >= total)
     }
 
     /// The receivers that get a row of their own, in a stable order.
@@ -144,7 +172,7 @@ pub struct Progress(Mode);
 
 enum Mode {
     Quiet,
-    Lines { last: Option<(Duration, &'static str)> },
+    Lines { last: Option<(Duration, Stand)> },
     Bars(Bars),
 }
 
@@ -165,7 +193,7 @@ impl Progress {
             Mode::Bars(bars) => bars.show(snapshot),
             Mode::Lines { last } => {
                 if line_is_due(last.as_ref(), snapshot) {
-                    *last = Some((snapshot.elapsed, snapshot.phase.word()));
+                    *last = Some((snapshot.elapsed, snapshot.stand()));
                     // A closed standard error must not end a transfer.
                     let _ = writeln!(io::stderr(), "{}", snapshot.line());
                 }
@@ -205,13 +233,12 @@ impl Progress {
     }
 }
 
-fn line_is_due(last: Option<&(Duration, &str)>, snapshot: &Snapshot) -> bool {
-    match last {
-        None => true,
-        Some((at, phase)) => {
-            snapshot.elapsed.saturating_sub(*at) >= LINE_INTERVAL || *phase != snapshot.phase.word()
-        }
-    }
+fn line_is_due(last: Option<&(Duration, Stand)>, snapshot: &Snapshot) -> bool {
+    let Some((at, before)) = last else { return true };
+    let now = snapshot.stand();
+    // Another session's time begins anew.
+    let is_time = snapshot.elapsed < *at || snapshot.elapsed - *at >= LINE_INTERVAL;
+    before.phase != now.phase || is_time && !(now == *before && snapshot.is_at_rest())
 }
 
 struct Bars {
@@ -373,13 +400,38 @@ mod tests {
     fn plain_lines_are_rare_but_never_miss_a_phase() {
         let now = snapshot(2);
         assert!(line_is_due(None, &now));
-        assert!(!line_is_due(Some(&(now.elapsed, "streaming")), &now));
-        assert!(line_is_due(Some(&(now.elapsed, "finishing")), &now));
+        let shown = (now.elapsed, now.stand());
+        assert!(!line_is_due(Some(&shown), &now));
+        let mut other = snapshot(2);
+        other.phase = Phase::Finishing;
+        assert!(line_is_due(Some(&shown), &other));
         let mut later = snapshot(2);
         later.elapsed += LINE_INTERVAL;
-        assert!(line_is_due(Some(&(now.elapsed, "streaming")), &later));
+        assert!(line_is_due(Some(&shown), &later));
         let line = now.line();
         assert!(line.split(' ').skip(1).all(|pair| pair.contains('=')), "{line}");
         assert!(line.contains("eta_s=1 ") && line.contains("done_bytes=999000"), "{line}");
+    }
+
+    #[test]
+    fn while_there_is_nothing_to_do_a_plain_line_tells_of_changes_only() {
+        let mut now = snapshot(1);
+        now.data_bytes = None;
+        let shown = (now.elapsed, now.stand());
+        now.elapsed += LINE_INTERVAL * 100;
+        // As a mean does.
+        now.rate = Rate::from_mbps(1);
+        assert!(!line_is_due(Some(&shown), &now));
+        now.receivers[0].done_bytes += 1;
+        assert!(line_is_due(Some(&shown), &now));
+        // Of what is known to be still to come it is told that it does not.
+        now = snapshot(1);
+        now.elapsed += LINE_INTERVAL;
+        assert!(line_is_due(Some(&shown), &now));
+        let shown = (Duration::ZERO, now.stand());
+        assert!(line_is_due(Some(&shown), &now));
+        now.data_bytes = Some(now.receivers[0].done_bytes);
+        let shown = (Duration::ZERO, now.stand());
+        assert!(!line_is_due(Some(&shown), &now));
     }
 }

@@ -207,8 +207,11 @@ impl CheckArgs {
         let file = self.config.unwrap_or(self.file);
         match look(&file) {
             Ok(config) => {
-                let remotes = config.remote.len();
-                println!("{}: good; {remotes} other sites are trusted", file.display());
+                let trusted = match config.remote.len() {
+                    1 => "1 other site is trusted".to_owned(),
+                    remotes => format!("{remotes} other sites are trusted"),
+                };
+                println!("{}: good; {trusted}", file.display());
                 Ok(Exit::Complete)
             }
             Err(StartError::Config(bad)) => {

@@ -227,7 +227,10 @@ impl<'a> Judge<'a> {
             return refuse(ErrorClass::NameRefused, what);
         }
         if item.site == self.site.name {
-            let what = "it comes from this very site".to_owned();
+            let what =
+                "it comes from this very site, which takes it from no other: to have it back, \
+                        copy it to its place here, and scrub"
+                    .to_owned();
             return refuse(ErrorClass::NameRefused, what);
         }
         let known = match self.sites.get(&item.site) {
