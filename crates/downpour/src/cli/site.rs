@@ -260,14 +260,16 @@ impl AccessArgs {
     pub(super) fn open(self) -> Result<Access, Fault> {
         match self.way(|name| std::env::var_os(name))? {
             Way::There(Card { address, key, .. }, token) => Ok(Access::new(address, key, token)),
-            Way::Here(config, token) => Access::of_config(&config, token).map_err(|error| {
-                let todo = match &error {
-                    AccessError::Config(bad) => return config_fault(bad),
-                    AccessError::Token(..) => GET_A_TOKEN,
-                    _ => "give --config FILE of a site on this machine, or --at CARD and a token",
-                };
-                Fault::usage(error.to_string(), todo)
-            }),
+            Way::Here(config, token) => {
+                let access = Access::of_config(&config, token).map_err(access_fault)?;
+                if let Some(bad) = &access.flawed {
+                    let what = config_fault(bad).what;
+                    eprintln!(
+                        "{what}: `downpour check` says more; a daemon that runs is asked all the same"
+                    );
+                }
+                Ok(access)
+            }
         }
     }
 
@@ -375,6 +377,15 @@ fn init_fault(error: InitError) -> Fault {
         InitError::Key(_) => "choose a --folder, and a --state, that you may write to",
         InitError::Token(_) => "remove the state folder if the site was never used",
         InitError::Wrong(_) => "correct the options, or the configuration",
+    };
+    Fault::usage(error.to_string(), todo)
+}
+
+fn access_fault(error: AccessError) -> Fault {
+    let todo = match &error {
+        AccessError::Config(bad) => return config_fault(bad),
+        AccessError::Token(..) => GET_A_TOKEN,
+        _ => "give --config FILE of a site on this machine, or --at CARD and a token",
     };
     Fault::usage(error.to_string(), todo)
 }

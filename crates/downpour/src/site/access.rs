@@ -34,6 +34,8 @@ pub struct Access {
     pub address: String,
     /// Where the token was read that is shown, if it was not given.
     pub token_file: Option<PathBuf>,
+    /// What is wrong with the configuration that says where it leads, beside that.
+    pub flawed: Option<BadConfig>,
 }
 
 /// There is no way.
@@ -65,7 +67,7 @@ impl std::error::Error for AccessError {}
 impl Access {
     /// To the daemon of a configuration on this machine. Without a token of one's own, with an admin's.
     pub fn of_config(file: &Path, token: Option<String>) -> Result<Self, AccessError> {
-        let config = Config::read(file).map_err(AccessError::Config)?;
+        let (config, flawed) = Config::read_way(file).map_err(AccessError::Config)?;
         let state = config.state();
         let Some(identity) = Identity::load(&state).map_err(AccessError::Key)? else {
             return Err(AccessError::NoSite(state));
@@ -81,7 +83,7 @@ impl Access {
                 }
             }
         };
-        Ok(Self { token_file, ..Self::new(address_of(&config), key, token) })
+        Ok(Self { token_file, flawed, ..Self::new(address_of(&config), key, token) })
     }
 
     /// To a daemon anywhere.
@@ -102,7 +104,7 @@ impl Access {
         let address = address.to_string();
         let addrs = vec![address.clone()];
         let caller = Caller::new(CallerSetup { addrs, server, identity, bearer, limits });
-        Self { caller, address, token_file: None }
+        Self { caller, address, token_file: None, flawed: None }
     }
 
     /// Asks for something.
@@ -293,8 +295,8 @@ pub(super) fn address_of(config: &Config) -> HostPort {
 
 #[cfg(test)]
 mod tests {
-    use super::{TOKEN_FILE, hand_over};
-    use crate::site::{Clock, Role, Tokens};
+    use super::{Access, TOKEN_FILE, hand_over};
+    use crate::site::{CONFIG_FILE, Clock, Role, Setup, Tokens, init};
     use std::fs;
 
     #[test]
@@ -313,5 +315,30 @@ mod tests {
         tokens.revoke("b", Clock::system().now()).unwrap();
         assert_eq!(hand_over(state.path(), &second).unwrap(), Some(file.clone()));
         assert_eq!(shown(), second.token);
+    }
+
+    #[test]
+    fn a_daemon_is_reached_by_a_configuration_with_a_flaw_that_does_not_matter_for_it() {
+        let root = tempfile::tempdir().unwrap();
+        let (folder, listen) = (root.path().join("a"), "127.0.0.1:7".parse().ok());
+        let setup = Setup { name: "a".to_owned(), folder, state: None, listen, address: None };
+        init(&setup).unwrap();
+        let file = setup.folder.join(CONFIG_FILE);
+        let text = fs::read_to_string(&file).unwrap();
+        let reached = |more: &str| {
+            fs::write(&file, format!("{text}\n{more}\n")).unwrap();
+            Access::of_config(&file, None)
+        };
+        let good = reached("").unwrap();
+        assert!(good.flawed.is_none());
+        let to_nowhere = "[[rule]]\nname = 'r'\nmatch = '*'\nto = ['nowhere']";
+        for flaw in [to_nowhere, "[sprool]"] {
+            let access = reached(flaw).unwrap();
+            assert_eq!(access.address, good.address);
+            assert!(access.flawed.is_some(), "{flaw}");
+        }
+        assert!(reached("[limits").is_err(), "it cannot be read at all");
+        fs::write(&file, text.replace("[site]", "[site]\nstat = 'x'")).unwrap();
+        assert!(Access::of_config(&file, None).is_err());
     }
 }

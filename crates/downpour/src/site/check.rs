@@ -69,11 +69,26 @@ impl Config {
     pub fn read(file: &Path) -> Result<Self, BadConfig> {
         let wrong = |flaws| BadConfig { file: file.to_owned(), flaws };
         let text = read_text(file).map_err(|flaw| wrong(vec![flaw]))?;
-        let mut config = Self::parse(&text).map_err(wrong)?;
+        Ok(Self::parse(&text).map_err(wrong)?.of_file(file))
+    }
+
+    /// The same, to reach its daemon, which may run on with what the file said before: of one with flaws what needs be known for that,
+    /// and the flaws.
+    pub(super) fn read_way(file: &Path) -> Result<(Self, Option<BadConfig>), BadConfig> {
+        let bad = match Self::read(file) {
+            Ok(config) => return Ok((config, None)),
+            Err(bad) => bad,
+        };
+        match read_text(file).ok().and_then(|text| Self::parse_way(&text)) {
+            Some(config) => Ok((config.of_file(file), Some(bad))),
+            None => Err(bad),
+        }
+    }
+
+    fn of_file(self, file: &Path) -> Self {
         // The file, not its folder: that of a bare name is "", of which nothing absolute can be made.
         let file = std::path::absolute(file).unwrap_or_else(|_| file.to_owned());
-        config.folder = file.parent().unwrap_or(Path::new("/")).to_owned();
-        Ok(config)
+        Self { folder: file.parent().unwrap_or(Path::new("/")).to_owned(), ..self }
     }
 
     /// The same, and looks at what it names on this machine and a daemon would wait for.
@@ -220,6 +235,21 @@ impl Config {
         }
         flaws.sort_by_key(|flaw| flaw.line);
         Err(flaws)
+    }
+
+    /// `[site]` and `[api]` of a text, if these have no flaw; nothing else of it.
+    fn parse_way(text: &str) -> Option<Self> {
+        let mut root = DeTable::parse(text).ok()?;
+        let names = root.get_ref().keys().map(|name| name.get_ref().to_string());
+        let others: Vec<String> = names.filter(|name| name != "site" && name != "api").collect();
+        for name in &others {
+            root.get_mut().remove(name.as_str());
+        }
+        if !unknown_and_missing(text, root.get_ref()).is_empty() {
+            return None;
+        }
+        let config = Self::deserialize(toml::Deserializer::from(root)).ok()?;
+        config.complaints().is_empty().then_some(config)
     }
 }
 
