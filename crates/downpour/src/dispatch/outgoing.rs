@@ -18,6 +18,7 @@ use super::route::Route;
 use super::stand::{Stand, Verdict};
 use super::turns::had;
 use super::{Dispatch, lock, now};
+use crate::cli::Fault as SessionFault;
 use crate::object::{CHANGED, REMOVED};
 use crate::object::{DigestBook, Item, Skipped};
 use crate::receipt::SignedFileReceipt;
@@ -332,14 +333,14 @@ impl Outgoing {
         }
     }
 
-    /// What follows from so many bytes that have arrived of a batch that is under way, or not; that nothing does is told.
+    /// What follows from so many bytes that have arrived of a batch, and whether more is to; that nothing does is told.
     fn stand(
         &self,
         class: ErrorClass,
-        (bytes, is_under_way): (u64, bool),
+        (bytes, lacks): (u64, bool),
         held: &[Held],
     ) -> (Verdict, String) {
-        let is = (is_under_way, held.iter().any(|held| self.book.holds(held)));
+        let is = (lacks, held.iter().any(|held| self.book.holds(held)));
         let verdict = lock(&self.progress.stand).answered(now(), bytes, is);
         let what = self.progress.standing().unwrap_or_default();
         if verdict == Verdict::Tell {
@@ -387,14 +388,19 @@ impl Outgoing {
         held: &[Held],
         on_link: Option<Session>,
     ) -> (Vec<ItemEnd>, Result<BatchState, Broken>) {
-        let results = self.results(running, path, held).await;
+        let mut ended = None;
+        let results = self.results(running, &mut ended, path, held).await;
         let is_over = !results.as_ref().is_ok_and(|state| state.done) || !running.has_begun();
         // Where the destination could not begin, nobody comes to the session any more. One that has begun ends by itself.
         if is_over {
             running.stop();
         }
         let time = if is_over { STOP_TIME } else { Duration::MAX };
-        let ends = match tokio::time::timeout(time, running.done()).await {
+        let ended = match ended {
+            Some(ended) => Ok(ended),
+            None => tokio::time::timeout(time, running.done()).await,
+        };
+        let ends = match ended {
             // It hangs in a disk, and ends with that.
             Err(_) => Vec::new(),
             Ok(Ok(sent)) => {
@@ -413,10 +419,12 @@ impl Outgoing {
         (ends, results)
     }
 
-    /// What the destination says became of the files; not done, if all were cancelled and the batch does not end.
+    /// What the destination says became of the files; not done, if all were cancelled and the batch does not end. How our session
+    /// ended is taken note of when it has.
     async fn results(
         &self,
-        running: &Running<SentFiles>,
+        running: &mut Running<SentFiles>,
+        ended: &mut Option<Result<SentFiles, SessionFault>>,
         path: &str,
         held: &[Held],
     ) -> Result<BatchState, Broken> {
@@ -434,7 +442,11 @@ impl Outgoing {
                     self.progress.arrived(state.bytes);
                     let bytes = state.bytes.saturating_add(state.came);
                     let class = ErrorClass::TimedOut;
-                    let (verdict, what) = self.stand(class, (bytes, running.is_under_way()), held);
+                    if ended.is_none() && running.is_over() {
+                        *ended = Some(running.done().await);
+                    }
+                    let lacks = ended.as_ref().map_or_else(|| running.has_begun(), lacks);
+                    let (verdict, what) = self.stand(class, (bytes, lacks), held);
                     match verdict {
                         Verdict::GoesOn | Verdict::Tell => {}
                         Verdict::GiveUp => return Err(Broken { class, what, too_large: None }),
@@ -603,6 +615,11 @@ fn brought_nothing(failed: &[(Held, Trouble)]) -> Option<Broken> {
     let all = failed.iter().all(|(_, trouble)| blames_link(trouble.class()));
     let (_, trouble) = failed.first().filter(|_| all)?;
     Some(Broken { class: trouble.class(), what: trouble.what.clone(), too_large: None })
+}
+
+/// Whether a session ended before its receiver had said what became of all: that hangs, or goes before long.
+fn lacks(ended: &Result<SentFiles, SessionFault>) -> bool {
+    ended.as_ref().map_or(true, |sent| sent.items.contains(&ItemEnd::Unknown))
 }
 
 /// A batch is called as its session is, in hexadecimal digits.

@@ -1,7 +1,8 @@
 //! Whether anything arrives of a batch: when it is told that nothing does, and when the batch gives its place up to others.
 //!
-//! It counts while the session is under way: what its destination reads back and records after that does not grow. What is pulled is
-//! counted as it comes; what comes by a stream, and what a destination of an earlier build tells of, in whole blocks, so that a
+//! It counts from when the destination has joined the session, or has not come to it, until that has said that it has all: what it
+//! reads back and records after that does not grow. A session that ends before that does not end the batch: a destination whose disk
+//! hangs is given up by its sender, and does not know it. What is pulled is counted as it comes; what comes by a stream, and what a destination of an earlier build tells of, in whole blocks, so that a
 //! slow rate has more time. Of a batch that is given up nothing is lost: what has come is kept for the next.
 //!
 //! The standing multicast session is judged in the same way by the reads that it begins: that one lasts is all that counts there.
@@ -52,16 +53,23 @@ impl Stand {
         Self { bytes: 0, grown: None, is_told: false, unwanted: None, patience }
     }
 
-    /// So many bytes have arrived of a batch that has not ended: a number that another one follows where anything comes.
+    /// For tests: one of so little patience.
+    #[cfg(test)]
+    pub(super) const fn within(patience: Duration) -> Self {
+        Self { bytes: 0, grown: None, is_told: false, unwanted: None, patience }
+    }
+
+    /// So many bytes have arrived of a batch that has not ended, and it lacks others: a number that another one follows where anything
+    /// comes.
     pub(super) fn answered(
         &mut self,
         now: Instant,
         bytes: u64,
-        (is_under_way, is_wanted): (bool, bool),
+        (lacks, is_wanted): (bool, bool),
     ) -> Verdict {
-        if bytes != self.bytes || self.grown.is_none() || !is_under_way {
+        if bytes != self.bytes || self.grown.is_none() || !lacks {
             (self.bytes, self.is_told) = (bytes, false);
-            self.grown = is_under_way.then_some(now);
+            self.grown = lacks.then_some(now);
         }
         match is_wanted {
             true => self.unwanted = None,
@@ -121,6 +129,20 @@ mod tests {
         for second in [0, 1000, 2000] {
             assert_eq!(over.answered(at(second), 5, (false, true)), Verdict::GoesOn);
         }
+    }
+
+    #[test]
+    fn a_batch_whose_session_ended_without_all_of_it_is_told_of_and_given_up() {
+        let begun = Instant::now();
+        let mut stand = Stand::new(None);
+        let mut answered =
+            |second, lacks| stand.answered(begun + Duration::from_secs(second), 0, (lacks, true));
+        // Nobody joined for so long, and then the session was over.
+        assert_eq!(answered(0, false), Verdict::GoesOn);
+        assert_eq!(answered(60, true), Verdict::GoesOn);
+        assert_eq!(answered(119, true), Verdict::GoesOn);
+        assert_eq!(answered(120, true), Verdict::Tell);
+        assert_eq!(answered(660, true), Verdict::GiveUp);
     }
 
     #[test]

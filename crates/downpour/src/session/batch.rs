@@ -186,9 +186,9 @@ impl<T> Running<T> {
         self.seen.borrow().as_ref().is_some_and(|seen| !matches!(seen.phase, Phase::Waiting { .. }))
     }
 
-    /// Whether it has begun and not ended.
-    pub(crate) fn is_under_way(&self) -> bool {
-        self.has_begun() && !self.task.is_finished()
+    /// Whether it has ended: how, is known at once.
+    pub(crate) fn is_over(&self) -> bool {
+        self.task.is_finished()
     }
 
     /// Ends it. What has arrived is kept.

@@ -1,8 +1,8 @@
 //! A batch at its source where disks hang, and where no session opens.
 
 use super::{
-    Book, Held, LOOK_TIME, OfferAnswer, Outgoing, Progress, Rng, Route, Said, SessionId, SiteId,
-    Trouble, in_time, now, oneshot, takes_nothing, why_not_read,
+    BatchState, Book, Held, LOOK_TIME, OfferAnswer, Outgoing, Progress, Rng, Route, Said,
+    SessionId, SiteId, Stand, Trouble, in_time, now, oneshot, takes_nothing, why_not_read,
 };
 use crate::dispatch::fixture::{self, apply, told};
 use crate::dispatch::work::work;
@@ -14,19 +14,21 @@ use axum::http::{Request, Response};
 use downpour_catalog::{Change, ErrorClass, Replica, ReplicaState};
 use downpour_transport::control::{Endpoint, ServerLimits};
 use downpour_transport::identity::Identity;
+use serde::Serialize;
 use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A site that takes a file of each offer.
-async fn taking() -> (SocketAddr, Identity) {
+/// A site that answers all like this.
+async fn answering(answer: &impl Serialize) -> (SocketAddr, Identity) {
+    let answer = serde_json::to_vec(answer).unwrap();
     let (identity, any) = (Identity::generate(), "127.0.0.1:0".parse().unwrap());
     let endpoint = Endpoint::bind(any, &identity, ServerLimits::default()).await.unwrap();
     let address = endpoint.local_addr();
-    let answer = |_: Request<_>| async {
-        let items = vec![Said::Take { path: "f".to_owned() }];
-        Response::new(Body::from(serde_json::to_vec(&OfferAnswer { items }).unwrap()))
+    let answer = move |_: Request<_>| {
+        let answer = Response::new(Body::from(answer.clone()));
+        async move { answer }
     };
     tokio::spawn(endpoint.serve(answer, std::future::pending(), Duration::ZERO));
     (address, identity)
@@ -46,7 +48,9 @@ async fn where_no_session_can_be_opened_the_link_rests() {
             break (port, [first, second]);
         }
     };
-    let (address, other) = taking().await;
+    // It takes a file of each offer.
+    let items = vec![Said::Take { path: "f".to_owned() }];
+    let (address, other) = answering(&OfferAnswer { items }).await;
     let more = format!(
         "[transfer]\nports = '{port}-{}'\n\
          [[remote]]\nname = 'b'\nkey = '{}'\naddress = '{address}'\n",
@@ -123,6 +127,31 @@ async fn a_session_that_a_disk_does_not_let_open_is_told_of_and_given_up() {
     assert!(told.contains("for 60 s"), "{told}");
     // All of it was cancelled.
     assert_eq!((after_s, hangs(&[]).await.1), (602, 12));
+}
+
+#[tokio::test]
+async fn a_destination_that_hangs_when_its_session_has_ended_is_given_up() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path();
+    // It says for ever that it is not done.
+    let (address, other) = answering(&BatchState::default()).await;
+    let remote =
+        format!("[[remote]]\nname = 'b'\nkey = '{}'\naddress = '{address}'\n", other.public_key());
+    let site = Daemon::ended(at, "a", &remote).await;
+    let mut held = Held::example("f");
+    held.path = at.join("f");
+    std::fs::write(&held.path, "abc").unwrap();
+    let held = vec![held];
+    let outgoing = outgoing(&site, &held);
+    *lock(&outgoing.progress.stand) = Stand::within(Duration::from_millis(50));
+    let (mut running, _ticket) = outgoing.open(&held, vec!["f".to_owned()], Arc::default());
+    // As where its sender gave the receiver up.
+    running.stop();
+    let wait = outgoing.wait(&mut running, "/v1/site/batches/1", &held, None);
+    let ended = tokio::time::timeout(Duration::from_secs(60), wait).await;
+    let broken = ended.expect("it is given up").1.expect_err("nothing came");
+    assert_eq!(broken.class, ErrorClass::TimedOut);
+    assert!(broken.what.starts_with("nothing has arrived at b"), "{}", broken.what);
 }
 
 #[test]
