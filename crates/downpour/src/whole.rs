@@ -12,7 +12,7 @@
 use rustix::fs::{AtFlags, CWD, OFlags, fgetxattr, getxattr, linkat};
 use rustix::io::Errno;
 use std::fs::{self, File, OpenOptions, Permissions};
-use std::io::{self, Write as _};
+use std::io::{self, Read as _, Write as _};
 use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _, fchown};
 use std::path::{Path, PathBuf};
@@ -63,6 +63,23 @@ pub(crate) fn put(path: &Path, bytes: &[u8]) -> io::Result<()> {
     file.sync_all()?;
     fs::rename(&part, path)?;
     File::open(path.parent().unwrap_or(Path::new(".")))?.sync_all()
+}
+
+/// Opens a file to read it, if it is one: of a pipe that somebody put there neither this nor the reading would end.
+pub(crate) fn open(path: &Path) -> io::Result<File> {
+    let flags = OFlags::NONBLOCK.bits() as i32;
+    let open = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
+    match open.metadata()?.is_file() {
+        true => Ok(open),
+        false => Err(io::Error::other("it is no regular file")),
+    }
+}
+
+/// Reads a whole one, of this program's own state.
+pub(crate) fn read(path: &Path) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    open(path)?.read_to_end(&mut bytes)?;
+    Ok(bytes)
 }
 
 /// Removes a file that may have gone by itself.

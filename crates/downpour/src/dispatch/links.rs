@@ -5,15 +5,15 @@ use super::{Dispatch, SERVICE, lock, work};
 use crate::api::{Allow, Asked, Named, Problem, Routes};
 use crate::site::{Config, Fault, Remote, Site, blocking};
 use crate::steering::Steered;
-use crate::whole::put;
+use crate::whole::{self, put};
 use axum::extract::State;
 use axum::{Extension, Json};
 use downpour_catalog::ErrorClass;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::{fs, io};
 use utoipa::{IntoParams, OpenApi, ToSchema};
 
 /// What operators want of links, kept over restarts.
@@ -94,7 +94,7 @@ fn links_file(config: &Config) -> PathBuf {
 
 /// The links as operators left them. None are kept before the first was drained or banned.
 pub(super) fn links_as_left(config: &Config) -> io::Result<BTreeMap<String, Link>> {
-    let text = match fs::read(links_file(config)) {
+    let text = match whole::read(&links_file(config)) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(BTreeMap::new()),
         read => read?,
     };

@@ -2,8 +2,9 @@
 //!
 //! It counts from when the destination has joined the session, or has not come to it, until that has said that it has all: what it
 //! reads back and records after that does not grow. A session that ends before that does not end the batch: a destination whose disk
-//! hangs is given up by its sender, and does not know it. What is pulled is counted as it comes; what comes by a stream, and what a destination of an earlier build tells of, in whole blocks, so that a
-//! slow rate has more time. Of a batch that is given up nothing is lost: what has come is kept for the next.
+//! hangs is given up by its sender, and does not know it. What is pulled is counted as it comes; what comes by a stream, and what a
+//! destination of an earlier build tells of, in whole blocks, so that a slow rate has more time. Of a batch that is given up
+//! nothing is lost: what has come is kept for the next.
 //!
 //! The standing multicast session is judged in the same way by the reads that it begins: that one lasts is all that counts there.
 //!

@@ -98,7 +98,7 @@ impl Audit {
         options.create(true).append(true).read(true).mode(0o600);
         let file = options.open(&path)?;
         let mut end = End { file, number: 0, digest: digest_of(b""), bytes: 0 };
-        let mut lines = BufReader::new(File::open(&path)?);
+        let mut lines = BufReader::new(crate::whole::open(&path)?);
         let mut line = Vec::new();
         while lines.read_until(b'\n', &mut line)? > 0 {
             let Some(whole) = line.strip_suffix(b"\n") else {

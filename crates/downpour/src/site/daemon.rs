@@ -477,9 +477,10 @@ impl Daemon {
 #[cfg(test)]
 mod tests {
     use super::super::{Clock, Daemon, READER_IDLE_MAX, READERS_MAX, StartError, card};
-    use super::{has_run, whose};
+    use super::{audit, has_run, whose};
     use downpour_catalog::{ErrorClass, Reader};
     use downpour_transport::identity::Identity;
+    use rustix::fs::{CWD, FileType, Mode, mknodat};
     use std::fs;
     use std::net::{TcpListener, TcpStream};
     use std::path::{Path, PathBuf};
@@ -553,6 +554,27 @@ mod tests {
         let daemon = Daemon::start(&file, Clock::system()).await.unwrap();
         assert_eq!(daemon.site.identity.public_key(), key);
         daemon.end(Duration::ZERO).await;
+    }
+
+    #[tokio::test]
+    async fn a_pipe_in_the_place_of_a_file_of_the_state_is_told_of_and_not_waited_for() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = configured(folder.path(), "127.0.0.1:0");
+        Daemon::start(&file, Clock::system()).await.unwrap().end(Duration::ZERO).await;
+        let state = folder.path().join("state");
+        for name in ["node.key", "tokens.json", "daemon.lock", audit::FILE] {
+            let (path, aside) = (state.join(name), state.join("aside"));
+            let was_there = fs::rename(&path, &aside).is_ok();
+            mknodat(CWD, &path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+            let started = Daemon::start(&file, Clock::system());
+            let started = timeout(Duration::from_secs(60), started).await.expect("it answers");
+            let told = started.err().expect("it does not start").to_string();
+            assert!(told.contains(name), "{told}");
+            fs::remove_file(&path).unwrap();
+            if was_there {
+                fs::rename(&aside, &path).unwrap();
+            }
+        }
     }
 
     #[tokio::test]

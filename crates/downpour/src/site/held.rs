@@ -6,6 +6,7 @@
 
 use super::daemon::{StartError, cannot};
 use downpour_catalog::CatalogUrl;
+use rustix::fs::OFlags;
 use std::fs::{self, File, Metadata, OpenOptions, TryLockError};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
@@ -79,6 +80,8 @@ fn lock(path: PathBuf, unlocked: &str, taken: &str) -> Result<Held, StartError> 
         |error: io::Error| cannot(format!("cannot lock {}: {error}", path.display()), unlocked);
     let mut options = OpenOptions::new();
     options.write(true).create(true).truncate(false).mode(0o600);
+    // A pipe that somebody put there has no reader.
+    options.custom_flags(OFlags::NONBLOCK.bits() as i32);
     let file = options.open(&path).map_err(failed)?;
     file.try_lock().map_err(|error| match error {
         TryLockError::Error(error) => failed(error),

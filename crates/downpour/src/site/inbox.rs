@@ -11,7 +11,7 @@
 use super::config::Config;
 use crate::object::{STAGING_NAME, rename_new};
 use crate::receipt::RECEIPT_LOG;
-use crate::whole::{put, remove};
+use crate::whole::{self, put, remove};
 use downpour_transport::control::SessionId;
 use rustix::fs::{AtFlags, linkat};
 use rustix::io::Errno;
@@ -175,7 +175,7 @@ impl Inboxes {
 }
 
 fn notes(state: &Path) -> io::Result<BTreeMap<PathBuf, String>> {
-    match fs::read(state.join(NOTES)) {
+    match whole::read(&state.join(NOTES)) {
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(BTreeMap::new()),
         read => Ok(serde_json::from_slice(&read?)?),
     }

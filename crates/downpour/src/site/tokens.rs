@@ -7,6 +7,7 @@
 
 use super::config::{NAME_BYTES_MAX, is_name};
 use super::replace::{self, replace};
+use crate::whole;
 use downpour_catalog::Time;
 use downpour_transport::control::Token;
 use serde::{Deserialize, Serialize};
@@ -252,7 +253,7 @@ impl Tokens {
             read.kept = match seen {
                 None => Vec::new(),
                 Some(_) => {
-                    let text = fs::read(&self.file).map_err(failed)?;
+                    let text = whole::read(&self.file).map_err(failed)?;
                     serde_json::from_slice(&text).map_err(|error| failed(error.into()))?
                 }
             };

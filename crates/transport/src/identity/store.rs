@@ -9,7 +9,7 @@ use super::key::Identity;
 use aws_lc_rs::rand::{SecureRandom, SystemRandom};
 use rustls::pki_types::PrivatePkcs8KeyDer;
 use rustls::pki_types::pem::PemObject;
-use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::fs::{self, DirBuilder, OpenOptions};
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -88,7 +88,8 @@ fn failed(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Identit
 }
 
 fn load(path: &Path) -> Result<Option<Identity>, IdentityError> {
-    let file = match File::open(path) {
+    // A pipe that somebody put there is not waited for.
+    let file = match OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path) {
         Ok(file) => file,
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(failed("read", path)(error)),
