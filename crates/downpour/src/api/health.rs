@@ -46,7 +46,7 @@ async fn alive() -> &'static str {
     "alive\n"
 }
 
-/// Whether it works: state folder, catalog and inboxes are in their places and the state folder has room, the catalog can be read, and no service has failed
+/// Whether it works: state folder, catalog and inboxes are in place, their disks answer, the catalog can be read, no service has failed
 #[utoipa::path(get, path = "/readyz", responses((status = 200, body = String), (status = 503, body = String)))]
 async fn ready(
     State(site): State<Arc<Site>>,
@@ -56,6 +56,11 @@ async fn ready(
     let failed: Vec<_> = reports.iter().filter(|report| report.stage == Stage::Failed).collect();
     if let Some(report) = failed.first() {
         return (StatusCode::SERVICE_UNAVAILABLE, format!("{} has failed\n", report.name));
+    }
+    // A look would wait for that disk.
+    if site.pulse.is_amiss() {
+        let amiss = "the disk of the state folder does not answer, or takes nothing\n";
+        return (StatusCode::SERVICE_UNAVAILABLE, amiss.to_owned());
     }
     match seen(looked, look(site)).await {
         None => (StatusCode::OK, "ready\n".to_owned()),

@@ -356,7 +356,8 @@ fn daemon_fault(access: &Access, error: RemoteError) -> Fault {
             Fault::start(format!("{address} is not that site: {what}"), todo)
         }
         RemoteError::TimedOut(what) | RemoteError::Lost(what) => {
-            Fault::incomplete(format!("{address}: {what}"), "try again; see the daemon's log")
+            let todo = "if it was to change something, that may have been done: look before you try again; see the daemon's log";
+            Fault::incomplete(format!("{address}: {what}"), todo)
         }
     }
 }

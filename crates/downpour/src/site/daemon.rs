@@ -12,6 +12,7 @@ use super::config::Config;
 use super::endpoint::Door;
 use super::held::{Held, Place};
 use super::log::{self, LogHandle};
+use super::pulse::touch;
 use super::service::Service;
 use super::systemd::Systemd;
 use super::{
@@ -27,7 +28,8 @@ use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{Semaphore, watch};
 
@@ -395,6 +397,7 @@ fn open(config: Config, clock: Clock, held: Place) -> Result<Site, StartError> {
         events: Events::new(clock.clone()),
         clock,
         inboxes: Default::default(),
+        pulse: Default::default(),
         held,
         tokens,
         audit,
@@ -412,21 +415,25 @@ fn open(config: Config, clock: Clock, held: Place) -> Result<Site, StartError> {
 
 impl Site {
     /// Tells when the state folder is no longer the one that was opened, and when it is again: what is made meanwhile is made
-    /// elsewhere.
+    /// elsewhere. And when its disk takes nothing.
     async fn watch_state(self: &Arc<Self>) {
-        let mut was_here = true;
+        let was_here = Arc::new(AtomicBool::new(true));
         loop {
             tokio::time::sleep(LOOK_EVERY).await;
-            let is_here = self.has_its_state().await;
-            match (was_here, is_here) {
-                (true, false) => tracing::error!(
-                    "the state folder is not the one that was opened: it was moved, unmounted or replaced; put it back, \
-                     or end the daemon and restore it"
-                ),
-                (false, true) => tracing::info!("the state folder is back"),
-                _ => {}
-            }
-            was_here = is_here;
+            let (site, was_here) = (self.clone(), was_here.clone());
+            self.pulse.watch(Instant::now(), move || {
+                let is_here = site.is_state_here();
+                match (was_here.swap(is_here, Ordering::Relaxed), is_here) {
+                    (true, false) => tracing::error!(
+                        "the state folder is not the one that was opened: it was moved, unmounted or replaced; put it back, \
+                         or end the daemon and restore it"
+                    ),
+                    (false, true) => tracing::info!("the state folder is back"),
+                    _ => {}
+                }
+                // What is in its place is left as it is.
+                if is_here { touch(&site.config().state()) } else { Ok(()) }
+            });
         }
     }
 

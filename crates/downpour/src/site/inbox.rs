@@ -6,9 +6,12 @@
 //!
 //! Nor is one whose `.downpour` others may write to, or own: they could swap what has been verified for what has not.
 //!
+//! The watch writes to the disk of one that is marked, too: what is only read may come from memory while the disk hangs.
+//!
 //! Deliberately absent: a folder that cannot be marked is received into as it is, if it can be; it is tried again with the next offer.
 
 use super::config::Config;
+use super::pulse::{PATIENCE, touch};
 use crate::object::{STAGING_NAME, rename_new};
 use crate::receipt::RECEIPT_LOG;
 use crate::whole::{self, put, remove};
@@ -24,15 +27,15 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 use tokio::task::{JoinHandle, spawn_blocking};
 
 /// Where the mark is, below a receiving folder.
 const MARK: &str = ".downpour/id";
 /// Which mark each folder has, in the state folder.
 const NOTES: &str = "inboxes.json";
-/// A folder that has not answered for so long is told of.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// What to do about a disk.
+const SEE_TO_DISK: &str = "see to its disk";
 
 /// A folder is not the one that was received into before, or nobody can tell.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -54,12 +57,21 @@ impl std::fmt::Display for Strange {
 pub(crate) struct Inboxes {
     /// Held by who notes a mark; for no disk but that of the state folder.
     notes: Mutex<()>,
-    strange: Mutex<BTreeMap<PathBuf, Strange>>,
+    strange: Mutex<BTreeMap<(PathBuf, Of), Strange>>,
     /// The looks of the watch, and when they began.
     looks: Mutex<BTreeMap<PathBuf, (Instant, Look)>>,
 }
 
-type Look = JoinHandle<Result<(), Strange>>;
+type Look = JoinHandle<()>;
+
+/// What is wrong with an inbox.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Of {
+    /// It is another folder, or others may write to it.
+    Folder,
+    /// Its disk does not answer, or takes nothing: only the watch sees that.
+    Disk,
+}
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -110,16 +122,28 @@ impl Inboxes {
         {
             tracing::warn!(folder = %folder.display(), %error, "an inbox is not marked: where its disk is not mounted that will not be seen");
         }
-        self.saw(folder, known.as_ref().err());
+        self.saw((folder, Of::Folder), known.as_ref().err());
         known.map(drop)
     }
 
+    /// The same, and whether the disk of one that is known takes what is written.
+    fn look_at_disk(&self, config: &Config, folder: &Path) {
+        let is_known = self.look(config, folder, false).is_ok() && folder.join(MARK).exists();
+        let own = folder.join(OsStr::from_bytes(STAGING_NAME));
+        let wrong = is_known.then(|| touch(&own).err()).flatten().map(|error| Strange {
+            what: format!("{} cannot be written to: {error}", own.display()),
+            todo: SEE_TO_DISK.to_owned(),
+        });
+        self.saw((folder, Of::Disk), wrong.as_ref());
+    }
+
     /// What is wrong with one, which is told when it begins and when it ends.
-    fn saw(&self, folder: &Path, wrong: Option<&Strange>) {
+    fn saw(&self, (folder, of): (&Path, Of), wrong: Option<&Strange>) {
         let mut strange = lock(&self.strange);
+        let what = (folder.to_owned(), of);
         let before = match wrong {
-            None => strange.remove(folder),
-            Some(why) => strange.insert(folder.to_owned(), why.clone()),
+            None => strange.remove(&what),
+            Some(why) => strange.insert(what, why.clone()),
         };
         match (wrong, before) {
             (None, Some(_)) => tracing::info!(folder = %folder.display(), "the inbox is back"),
@@ -133,7 +157,7 @@ impl Inboxes {
     pub(crate) fn watch(self: &Arc<Self>, config: &Arc<Config>, now: Instant) {
         let inboxes = config.inboxes();
         // Those that are named no longer are of no interest.
-        lock(&self.strange).retain(|folder, _| inboxes.contains(folder));
+        lock(&self.strange).retain(|(folder, _), _| inboxes.contains(folder));
         let mut looks = lock(&self.looks);
         looks.retain(|_, (_, look)| !look.is_finished());
         for folder in inboxes {
@@ -142,12 +166,13 @@ impl Inboxes {
                 if since >= PATIENCE {
                     let what =
                         format!("{} has not answered for {} s", folder.display(), since.as_secs());
-                    self.saw(&folder, Some(&Strange { what, todo: "see to its disk".to_owned() }));
+                    let silent = Strange { what, todo: SEE_TO_DISK.to_owned() };
+                    self.saw((&folder, Of::Disk), Some(&silent));
                 }
                 continue;
             }
             let (own, config, at) = (self.clone(), config.clone(), folder.clone());
-            let look = spawn_blocking(move || own.look(&config, &at, false));
+            let look = spawn_blocking(move || own.look_at_disk(&config, &at));
             looks.insert(folder, (now, look));
         }
     }
@@ -370,6 +395,24 @@ mod tests {
         assert!(matches!(&gone[..], [of] if of.contains("is it mounted?")), "{gone:?}");
         assert!(matches!(&told[..], [of] if of.ends_with("not answered for 60 s")), "{told:?}");
         assert!(back.is_empty() && answers.is_empty(), "{back:?} {answers:?}");
+    }
+
+    #[test]
+    fn an_inbox_whose_disk_takes_nothing_is_told_of_also_when_it_can_be_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let (config, inbox) = site(folder.path());
+        let inboxes = Inboxes::default();
+        inboxes.look(&config, &inbox, true).unwrap();
+        let alive = inbox.join(".downpour/alive");
+        fs::create_dir(&alive).unwrap();
+        inboxes.look_at_disk(&config, &inbox);
+        // What is offered for it may look, too.
+        assert_eq!(inboxes.look(&config, &inbox, true), Ok(()));
+        let told = inboxes.strange();
+        assert!(matches!(&told[..], [of] if of.what.contains("cannot be written to")), "{told:?}");
+        fs::remove_dir(&alive).unwrap();
+        inboxes.look_at_disk(&config, &inbox);
+        assert!(inboxes.strange().is_empty() && alive.is_file());
     }
 
     #[test]

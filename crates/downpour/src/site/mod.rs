@@ -11,6 +11,7 @@
 //! | `held` | what no second daemon may have |
 //! | `own` | what no other site may have |
 //! | `inbox` | whether what is received into is what it was |
+//! | `pulse` | whether a disk takes what is written |
 //! | `service`, `supervisor` | what runs, and what keeps it running |
 //! | `endpoint` | the door: TLS listener and the routes behind it |
 //! | `remote` | other sites, as we speak to them |
@@ -35,6 +36,7 @@ mod log;
 mod metrics;
 mod own;
 mod parts;
+mod pulse;
 mod refused;
 mod remote;
 mod replace;
@@ -121,6 +123,8 @@ pub struct Site {
     pub metrics: Metrics,
     /// Which folders were received into.
     pub(crate) inboxes: Arc<Inboxes>,
+    /// The disk of the state folder.
+    pub(crate) pulse: Arc<pulse::Pulse>,
     held: held::Place,
     refused: refused::Refused,
     config: watch::Sender<Arc<Config>>,
