@@ -7,6 +7,7 @@
 //! | file | what |
 //! | --- | --- |
 //! | `section`, `config`, `check`, `init` | `site.toml`: declared, read, checked, written |
+//! | `looks` | whether what it names on this machine can be used |
 //! | `replace` | a file with new content |
 //! | `held` | what no second daemon may have |
 //! | `own` | what no other site may have |
@@ -33,6 +34,7 @@ mod held;
 mod inbox;
 mod init;
 mod log;
+mod looks;
 mod metrics;
 mod own;
 mod parts;
