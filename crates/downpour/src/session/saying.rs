@@ -149,7 +149,7 @@ mod tests {
         let ready = ReadyRequest { multicast: false, candidates: true };
         assert_eq!(untold.ready, Some(ready), "its sections still wait for it");
         untold.add(Word::Have(vec![4..6, 8..9], 2));
-        untold.add(Word::Have(vec![0..5], 1));
+        untold.add(Word::Have(vec![0..3, 3..5], 1));
         let (held, examined) = untold.have.unwrap();
         assert_eq!((held.iter().collect::<Vec<_>>(), examined), (vec![0..6, 8..9], 2));
     }
