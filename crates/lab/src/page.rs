@@ -217,7 +217,9 @@ pub(crate) fn missing(
 /// What parts differ in that ran by themselves.
 pub(crate) fn mixed(surroundings: &[Surroundings]) -> Option<String> {
     let differ = |in_this: fn(&Surroundings, &Surroundings) -> bool| {
-        surroundings.windows(2).any(|pair| in_this(&pair[0], &pair[1]))
+        let from_before =
+            |n: usize| surroundings[..n].iter().any(|one| in_this(one, &surroundings[n]));
+        (1..surroundings.len()).any(from_before)
     };
     let versions = |one: &Surroundings, other: &Surroundings| {
         one.programs.iter().any(|(name, _, version)| {
@@ -513,7 +515,8 @@ fn drawing(plot: &Plot, records: &[Record]) -> Drawing {
     let values = |figure: &str, program: Option<&str>| {
         let point = |column: &String| {
             let here = records.iter().filter(|r| program.is_none_or(|name| r.program == name));
-            let here: Vec<_> = here.filter(|r| shown(&r.cell, &plot.x) == *column).collect();
+            let here = here.filter(|r| !r.lab_failed && shown(&r.cell, &plot.x) == *column);
+            let here: Vec<_> = here.collect();
             let spread = median(here.iter().filter_map(|record| record.figure(figure)));
             let beyond = |spread: [f64; 3]| match BEYOND_ONE.contains(&figure) {
                 true => spread.map(|ratio| (ratio - 1.0) * 100.0),

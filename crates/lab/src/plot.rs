@@ -38,6 +38,9 @@ pub(crate) struct Drawing {
     pub(crate) bars: bool,
 }
 
+/// As many as have room beside a drawing.
+const FAILED_SHOWN: usize = 3;
+
 /// What a program came to in a column.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Point {
@@ -156,11 +159,16 @@ impl Drawing {
         let failed = self.columns.iter().zip(points).filter(|(_, point)| point.failed > 0);
         let failed = failed
             .map(|(column, Point { failed, runs, .. })| format!("{failed} of {runs} at {column}"));
-        let failed = failed.collect::<Vec<_>>().join(", ");
+        let mut failed: Vec<String> = failed.collect();
         if failed.is_empty() {
             return Ok(());
         }
-        let small = format!("<tspan font-size=\"9\">failed: {}</tspan>", escaped(&failed));
+        if failed.len() > FAILED_SHOWN {
+            let more = format!("in {} more", failed.len() - FAILED_SHOWN);
+            failed.splice(FAILED_SHOWN.., [more]);
+        }
+        let failed = escaped(&failed.join(", "));
+        let small = format!("<tspan font-size=\"9\">failed: {failed}</tspan>");
         words(svg, x + 12.0, y + 13.0, "start", &small)
     }
 

@@ -74,7 +74,7 @@ async fn look(site: Arc<Site>) -> Amiss {
     }
     if !site.inboxes.strange().is_empty() {
         return Some(
-            "an inbox is not the folder that was received into before, or does not answer",
+            "an inbox is not the folder that was received into before, does not answer, or takes nothing",
         );
     }
     let state = site.config().state();

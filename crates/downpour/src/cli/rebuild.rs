@@ -5,7 +5,7 @@ use crate::rebuild::{RebuildError, Wish, from_receipts};
 use crate::receipt::read_log;
 use crate::site::{Clock, owner_of};
 use clap::Args;
-use downpour_catalog::{BeforeMigration, Catalog, CatalogUrl, Follower, Time, backup};
+use downpour_catalog::{BeforeMigration, Catalog, CatalogUrl, Follower, Reader, Time, backup};
 use downpour_transport::identity::PublicKey;
 use std::path::{Path, PathBuf};
 
@@ -114,12 +114,20 @@ impl RebuildArgs {
             let todo = format!("give --site {other}, or a --catalog of {site}'s own");
             return Err(Fault::usage(what, todo));
         }
-        if let CatalogUrl::Sqlite(path) = &self.catalog
-            && !path.exists()
-        {
+        let CatalogUrl::Sqlite(path) = &self.catalog else { return Ok(()) };
+        if !path.exists() {
             eprintln!("{}: no catalog is there, a new one is made", path.display());
+            return Ok(());
         }
-        Ok(())
+        // What cannot be read is told when it is opened.
+        let known = Reader::open(&self.catalog).ok().and_then(|mut reader| reader.sites().ok());
+        let known: Vec<String> = known.into_iter().flatten().map(|(_, name)| name).collect();
+        if known.is_empty() || known.iter().any(|name| name == site) {
+            return Ok(());
+        }
+        let what = format!("{} does not know a site {site}", path.display());
+        let todo = format!("give --site one of those that it knows: {}", known.join(", "));
+        Err(Fault::usage(what, todo))
     }
 }
 

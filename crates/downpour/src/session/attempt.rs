@@ -134,7 +134,7 @@ pub(super) async fn attempt(run: Attempt<'_>) -> Result<Ended, Fault> {
     let ended = take_part(run).await;
     if let Err(fault) = &ended {
         // The session may be over already: then there is nobody to tell.
-        let _ = client.leave(&fault.what, true).await;
+        let _ = tokio::time::timeout(GOODBYE_TIME, client.leave(&fault.what, true)).await;
     }
     ended
 }
@@ -698,6 +698,7 @@ impl Run<'_> {
         if let Some((_, reason)) = &failure {
             // Before the driver's threads are waited for: one may be held by a disk or a pipe, and nobody else need be.
             // The session may be over already: then there is nobody to tell.
+            self.saying.end().await;
             let goodbye = tokio::time::timeout(GOODBYE_TIME, self.client.leave(reason, true));
             goes_on &= goodbye.await.is_ok_and(|told| told.is_ok());
             self.account.failure = Some(reason.clone());

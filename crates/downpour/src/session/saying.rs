@@ -3,8 +3,8 @@
 //! 1. An answer may be long in coming, and the loop of an attempt has a silence, a tick and its user to look at: so all is told by
 //!    a task, one request after another.
 //! 2. What comes up meanwhile waits, and goes together: of READY the newest counts, of HAVE all.
-//! 3. What does not arrive is told again. Whether the sender still lives, its events say.
-//! 4. A sender that refuses ends the task: that comes back into the loop.
+//! 3. What does not arrive is told again for a while. Whether the sender still lives, its events say.
+//! 4. A sender that refuses ends the task, and so does one that cannot be told for long: that comes back into the loop.
 
 use super::attempt::Said;
 use downpour_proto::RangeSet;
@@ -16,9 +16,12 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
 use tokio::task::JoinHandle;
+use tokio::time::Instant;
 
 /// Before what did not arrive is told again.
 const PAUSE: Duration = Duration::from_secs(1);
+/// For so long.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// The task. Ends when it is dropped.
 pub(super) struct Saying {
@@ -54,6 +57,13 @@ impl Saying {
         self.say(Word::Have(data, examined));
     }
 
+    /// Nothing more is told: the way to the sender is free for another word.
+    pub(super) async fn end(&mut self) {
+        self.task.abort();
+        // Of one that was ended there is nothing to hear.
+        let _ = (&mut self.task).await;
+    }
+
     fn say(&self, word: Word) {
         // Fails only when the sender has refused: that is on its way to the loop.
         let _ = self.words.send(word);
@@ -70,14 +80,22 @@ async fn tell(
     client: &ControlClient,
     mut words: UnboundedReceiver<Word>,
 ) -> Result<(), RequestError> {
-    let mut untold = Untold::default();
+    let (mut untold, mut fails) = (Untold::default(), None);
     while untold.is_some() || untold.wait(&mut words).await {
         while let Ok(word) = words.try_recv() {
             untold.add(word);
         }
         match untold.tell(client).await {
-            Err(error) if error.is_passing() => tokio::time::sleep(PAUSE).await,
-            told => told?,
+            Err(error) if error.is_passing() => {
+                if fails.get_or_insert_with(Instant::now).elapsed() >= PATIENCE {
+                    return Err(error);
+                }
+                tokio::time::sleep(PAUSE).await;
+            }
+            told => {
+                fails = None;
+                told?;
+            }
         }
     }
     Ok(())

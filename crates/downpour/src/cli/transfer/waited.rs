@@ -78,6 +78,9 @@ impl Standstill {
         let (reason, text) = if at == self.here {
             // Who does not answer now is asked again.
             let Ok(why) = site.get::<Why>(&format!("/v1/why/{file}")).await else { return };
+            if why.reason.is_none() {
+                return; // It moves by now.
+            }
             (reason_of(&why), standstill_of(&why))
         } else {
             let text = format!("`downpour transfer why` at {} says why", shown(at));

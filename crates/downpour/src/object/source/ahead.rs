@@ -212,7 +212,7 @@ impl Ahead {
             if its.end <= groups.start {
                 continue;
             }
-            let is_here = !its.is_empty() && its.start < groups.end;
+            let is_here = its.start < groups.end;
             if !is_here && !self.told.contains(&entry) {
                 if room == 0 {
                     continue;

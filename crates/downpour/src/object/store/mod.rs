@@ -218,7 +218,7 @@ impl Store {
                 drop(early);
                 self.fail_object(entry, reason);
             }
-            Some(_) => {}
+            Some(_) => drop(early),
         }
         let done = |follow: usize| follow.checked_sub(1);
         let _ = self.withdrawals.fetch_update(Ordering::SeqCst, Ordering::SeqCst, done);

@@ -41,6 +41,7 @@ impl RawTarget {
         let fd = rustix::fs::open(&path, flags, Mode::empty()).map_err(|error| {
             fail(match error {
                 Errno::BUSY => "it is in use: unmount what is on it".into(),
+                Errno::ROFS if is_device => "the device is write-protected".into(),
                 other => explain(other),
             })
         })?;
@@ -51,14 +52,18 @@ impl RawTarget {
         Ok(Self { path, fd, is_device, tree: OnceLock::new(), complete: Mutex::new(false) })
     }
 
+    /// 0, where it does not tell.
+    fn device_len(&self) -> u64 {
+        rustix::fs::seek(&self.fd, SeekFrom::End(0)).unwrap_or(0)
+    }
+
     /// Writing failed of what reaches to `end`.
     fn fault(&self, error: Errno, end: u64) -> Fault {
         let doing = format!("writing {}", self.path.display());
         Fault::Fatal(match error {
             // Of a stream it was not known before.
-            Errno::NOSPC if self.is_device => {
-                let available = rustix::fs::seek(&self.fd, SeekFrom::End(0)).unwrap_or(0);
-                StoreFailure::TooSmall { needed: end, available }
+            Errno::NOSPC if self.is_device && end > self.device_len() => {
+                StoreFailure::TooSmall { needed: end, available: self.device_len() }
             }
             Errno::PERM if self.is_device => {
                 StoreFailure::Target(format!("{doing}: the device is read-only (blockdev --setrw)"))

@@ -84,8 +84,7 @@ impl EventStream {
         }
     }
 
-    /// The same of so many bytes of what is pulled. These come from the sender's own connections, so that while they come twice
-    /// as much of its silence here does not count; not all of it, because one that it has given up is served as well.
+    /// The same of so many bytes of what is pulled.
     pub fn pulled_elsewhere(&mut self, bytes: u64) {
         if bytes != self.pulled && !self.connection.is_stranded() {
             self.pulled = bytes;
@@ -101,9 +100,7 @@ impl EventStream {
 
     /// Until then something must come.
     fn due(&self) -> Instant {
-        let deaf = self.served + self.deafness_time_max;
-        let given_up = self.pinged + 2 * self.deafness_time_max;
-        (self.heard + self.silence_time_max).min(deaf).min(given_up)
+        (self.heard + self.silence_time_max).min(self.pinged + self.deafness_time_max)
     }
 
     fn line(&mut self) -> Result<Option<Event>, EventsEnd> {

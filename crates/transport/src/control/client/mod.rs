@@ -64,9 +64,8 @@ pub struct ClientLimits {
     pub pull_time_max: Duration,
     /// The sender's next ping, or another sign of it ([`EventStream::heard_elsewhere`]): 5 s.
     pub silence_time_max: Duration,
-    /// The next ping while only datagrams of the stream come: 8 s; twice that while pulls bring something. A sender gives up a
-    /// connection that takes nothing for 15 s, or that a NAT which has forgotten it resets, and the end here is not told; it
-    /// waits for ten seconds then.
+    /// The next ping while only such other signs come: 8 s. A sender gives up a connection that takes nothing for 15 s, or
+    /// that a NAT which has forgotten it resets, and the end here is not told, nor do pulls end by it; it waits for ten seconds then.
     pub deafness_time_max: Duration,
 }
 
