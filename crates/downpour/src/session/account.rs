@@ -155,9 +155,8 @@ pub(super) fn report(
         .collect();
     receivers.extend(heading.absent.into_iter().map(absent));
     let symbols = sent.stats.source_symbols.saturating_sub(sent.stats.manifest_symbols);
-    let streamed = symbols * u64::from(ledger.geometry.symbol_len);
     // What was refused is brought by repair, or by pull.
-    let streamed = streamed.min(sent.left_bytes());
+    let streamed = (symbols * u64::from(ledger.geometry.symbol_len)).min(sent.left_bytes());
     let needed = needed((streamed, bytes.pull_bytes), &receivers).min(data_bytes);
     let overhead = match needed {
         0 => 0.0,

@@ -40,11 +40,10 @@ fn what_cannot_start_says_why_and_what_to_do() {
     let folder = scratch.path("folder");
     fs::create_dir(&folder).unwrap();
     let folder = folder.to_str().unwrap();
-    let cases: [(&[&str], i32, &[&str]); 20] = [
+    let cases: [(&[&str], i32, &[&str]); 19] = [
         (&["/no/such/path"], 3, &["/no/such/path"]),
         (&[file, "--interface", "eth77"], 2, &["eth77", "lo"]),
         (&[file, "--interface", "192.0.2.77"], 2, &["192.0.2.77", "lo"]),
-        (&[file, "--group", "239.192.1.1"], 2, &["239.192.1.1", "239.192.7.1:28819"]),
         (&[file, "--group", "10.0.0.1:5000"], 2, &["10.0.0.1", "239."]),
         (&[file, "--listen", &address], 3, &[&address]),
         (&[file, "--ticket", "/no/such/ticket"], 3, &["/no/such/ticket"]),
@@ -103,6 +102,7 @@ fn usage_errors_have_status_two() {
         &["send"][..],
         &["send", "/etc/hosts", "--rate", "100"],
         &["send", "/etc/hosts", "--receivers", "0"],
+        &["send", "/etc/hosts", "--group", "239.192.1.1"],
         &["receive", "downpour1:x"],
         &["sned"],
     ] {

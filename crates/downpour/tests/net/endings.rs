@@ -454,7 +454,7 @@ fn a_pipe_that_cannot_be_kept_ends_both_sides_and_both_say_why() {
     streams.send(()).unwrap();
     for ended in [sender.wait(), receiver.wait()] {
         ended.expect(1);
-        assert!(ended.err.contains("spooling the input in "), "{}", ended.err);
+        assert!(ended.err.contains("keeping the input in "), "{}", ended.err);
     }
     feeding.join().unwrap();
 }
