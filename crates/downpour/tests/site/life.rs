@@ -30,7 +30,7 @@ fn two_commands_set_up_each_of_two_sites() {
     fs::write(home.join("config/defaults.toml"), "ceiling = 1\n").unwrap();
     for (site, other) in [("east", "west"), ("west", "east")] {
         let config = format!("{site}/site.toml");
-        assert!(downpour(&["check", &config]).contains("good; 1 other sites"), "{site}");
+        assert!(downpour(&["check", &config]).contains("good; 1 other site is trusted"), "{site}");
         // Its own folder, which is not named at all.
         let mut inside = Command::new(env!("CARGO_BIN_EXE_downpour"));
         inside.arg("check").current_dir(folder.path().join(site)).env_remove("DOWNPOUR_SITE");
