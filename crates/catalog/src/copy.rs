@@ -46,8 +46,11 @@ impl CatalogUrl {
     }
 }
 
-/// What SQLite keeps beside a catalog. Left over from another one it would be read as part of the one that comes to lie there.
-const BESIDE: [&str; 3] = ["-wal", "-shm", "-journal"];
+/// All files of a catalog of SQLite: its own, and what SQLite keeps beside that. Left over from another one that would be read as
+/// part of the one that comes to lie there.
+pub fn files_of(file: &Path) -> [PathBuf; 4] {
+    ["", "-wal", "-shm", "-journal"].map(|end| with_end(file, end))
+}
 
 /// Writes a copy of the catalog to `file`, as of now; it is on the disk when this returns.
 pub fn backup(url: &CatalogUrl, file: &Path) -> Result<(), CopyError> {
@@ -120,9 +123,7 @@ fn put_in_place(part: &Path, target: &Path) -> io::Result<()> {
 
 /// Refuses a place where a catalog lies, or part of one.
 fn check_free(file: &Path) -> Result<(), CopyError> {
-    let beside = BESIDE.map(|end| with_end(file, end));
-    let mut all = [file.to_owned()].into_iter().chain(beside);
-    match all.find(|path| path.symlink_metadata().is_ok()) {
+    match files_of(file).into_iter().find(|path| path.symlink_metadata().is_ok()) {
         Some(path) => Err(CopyError::Exists(path)),
         None => Ok(()),
     }

@@ -54,7 +54,7 @@ pub use change::{
 };
 pub use class::{ErrorClass, Scope};
 pub use code::UnknownName;
-pub use copy::{CopyError, backup, restore};
+pub use copy::{CopyError, backup, files_of, restore};
 pub use digest_set::{
     DEPTH_MAX, NODE_FILES_MAX, SUM_BYTES, SetDay, SetDigest, SetEntry, SetNode, entry_hash,
 };

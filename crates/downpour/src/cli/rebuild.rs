@@ -5,14 +5,14 @@ use crate::rebuild::{RebuildError, Wish, from_receipts};
 use crate::receipt::read_log;
 use crate::site::{Clock, owner_of};
 use clap::Args;
-use downpour_catalog::{BeforeMigration, Catalog, CatalogUrl, Follower, Reader, Time, backup};
+use downpour_catalog::{
+    BeforeMigration, Catalog, CatalogUrl, Follower, Reader, Time, backup, files_of,
+};
 use downpour_transport::identity::PublicKey;
 use std::path::{Path, PathBuf};
 
 /// What it writes as, behind the site's name: no daemon has it.
 const WRITER: &str = "rebuild";
-/// What lies beside a file of SQLite.
-const BESIDE: [&str; 3] = ["-wal", "-shm", "-journal"];
 
 /// Make a lost catalog again: of a mirror's copy, or from the receipts in receiving folders
 #[derive(Debug, Args)]
@@ -59,10 +59,10 @@ impl RebuildArgs {
         if path.symlink_metadata().is_ok() {
             return Err(failed(format!("{} is there already", path.display())));
         }
-        if let Some(left) = BESIDE.map(|end| with_end(path, end)).iter().find(|left| left.exists())
-        {
+        let [_, beside @ ..] = files_of(path);
+        if let Some(left) = beside.iter().find(|left| left.exists()) {
             let what = format!("{} is left of the catalog that was there", left.display());
-            let all = BESIDE.map(|end| with_end(path, end).display().to_string()).join(", ");
+            let all = beside.each_ref().map(|file| file.display().to_string()).join(", ");
             return Err(Fault::start(what, format!("move away what there is of {all}")));
         }
         made_of(copy, path, now).map_err(failed)?;
@@ -151,20 +151,12 @@ fn made_of(copy: &Path, path: &Path, now: Time) -> Result<(), String> {
     done
 }
 
-/// Removes a file of SQLite and what lies beside it.
 fn remove(file: &Path) -> Result<(), String> {
-    for end in [""].into_iter().chain(BESIDE) {
-        let name = with_end(file, end);
+    for name in files_of(file) {
         let named = |error| format!("{}: {error}", name.display());
         crate::whole::remove(&name).map_err(named)?;
     }
     Ok(())
-}
-
-fn with_end(file: &Path, end: &str) -> PathBuf {
-    let mut name = file.as_os_str().to_owned();
-    name.push(end);
-    name.into()
 }
 
 fn fault(error: RebuildError) -> Fault {
