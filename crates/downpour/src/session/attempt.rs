@@ -9,7 +9,7 @@ use super::ended::{Ended, Followed, Over, Unplaced, by_user};
 use super::hearing::{buffer_notice, false_notice, stream_in, unreached};
 use super::host::Host;
 use super::keeper::{Keeper, Kept, may_hold, open_keeper};
-use super::receive::Taker;
+use super::receive::{Taker, unless_stopped};
 use super::saying::Saying;
 use super::transfer::{Stall, Stored, limits, pad};
 use super::words::Telling;
@@ -147,7 +147,7 @@ async fn take_part(run: Attempt<'_>) -> Result<Ended, Fault> {
     let limits = limits((plan, planned.as_ref()), &joined, taker);
     let (spare, pulls) = (limits.spare.clone(), transfer::pulls(planned.as_ref(), &joined));
     let (puller, mut pulled) = Puller::start(client.clone(), limits);
-    let clock = match clock(&client, &joined).await {
+    let clock = match unless_stopped(host, clock(&client, &joined)).await? {
         Ok(clock) => clock,
         Err(error) => return lost(error).map(|why| Ended::SenderLost(why, None)),
     };
@@ -161,7 +161,7 @@ async fn take_part(run: Attempt<'_>) -> Result<Ended, Fault> {
     let driver = spawn_driver((plan, pulls), &joined, (stream, spare), &store, (said, run.trace))?;
     // Without a stream no probe is awaited.
     let ready = (!has_stream).then_some(ReadyRequest { multicast: false, candidates });
-    let mut events = match listen(&client, ready).await {
+    let mut events = match unless_stopped(host, listen(&client, ready)).await? {
         Ok(events) => events,
         Err(error) => return lost(error).map(|why| Ended::SenderLost(why, None)),
     };

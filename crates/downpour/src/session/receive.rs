@@ -272,8 +272,16 @@ async fn attempts(
 }
 
 async fn rest(host: &mut Host, pause: Duration) -> Result<(), Fault> {
+    unless_stopped(host, tokio::time::sleep(pause)).await
+}
+
+/// Waits for what may be long in coming, and for whoever ends this.
+pub(super) async fn unless_stopped<T>(
+    host: &mut Host,
+    awaited: impl Future<Output = T>,
+) -> Result<T, Fault> {
     tokio::select! {
-        () = tokio::time::sleep(pause) => Ok(()),
+        done = awaited => Ok(done),
         () = host.stopped() => Err(interrupted()),
     }
 }
@@ -407,18 +415,13 @@ async fn join(
     let limit = if plan.stay { Duration::MAX } else { plan.join_timeout };
     let begun = Instant::now();
     loop {
-        let connected = tokio::select! {
-            connected = ControlClient::connect(setup.clone()) => connected,
-            () = host.stopped() => return Err(interrupted()),
-        };
+        let connected = unless_stopped(host, ControlClient::connect(setup.clone())).await?;
         let tried = match connected {
             Ok(client) => {
                 // Not before the sender answers: who waits for it leaves the target to others.
                 until_free((plan, taker, comes_back && before.yields()), host).await?;
-                tokio::select! {
-                    joined = client.join(request) => joined.map(|joined| (client, joined)),
-                    () = host.stopped() => return Err(interrupted()),
-                }
+                let joined = unless_stopped(host, client.join(request)).await?;
+                joined.map(|joined| (client, joined))
             }
             Err(error) if error.wrong_key().is_some() => {
                 let todo = "the ticket is for another sender, or somebody is in between: ask for a \
