@@ -22,6 +22,9 @@ TEST_PACKAGES := strace:strace nft:nftables ethtool:ethtool ip:iproute2 tc:iprou
 # Test programs of all crates, by name.
 TESTS := $(sort $(basename $(notdir $(wildcard crates/*/tests/*.rs))) $(notdir $(patsubst %/main.rs,%,$(wildcard crates/*/tests/*/main.rs))))
 
+# Of `net`, those that run on loopback, and three that wait half a minute or more for somebody who is slow or gone.
+TOGETHER := bad_input:: endings:: products:: sessions:: a_disk_that_is_slow a_member_that_forges a_receiver_whose_connections_die
+
 # How many tests run at once where they do not measure: as many as there are cores, four at least.
 THREADS := $(shell n=$$(nproc); echo $$((n > 4 ? n : 4)))
 
@@ -38,13 +41,13 @@ demo:
 
 # All of the workspace each time: with other members the features of what they depend on differ, and it is built again. Tests
 # mostly wait for a clock, so that more run at once than there are cores. Not so the lab's `network`, which says how late its
-# emulator is, and what of `net` is not on loopback alone: each such test runs many programs, and measures what they cost.
+# emulator is, and of `net` all but TOGETHER: each such test runs many programs, and measures what they cost.
 test: test-setup
 	RUST_TEST_THREADS=$(THREADS) $(CARGO) test --workspace --locked --lib --bins $(addprefix --test ,$(filter-out net network,$(TESTS)))
 	$(CARGO) test --workspace --locked --doc
 	$(CARGO) test --workspace --locked --test network -- --test-threads=2
-	$(CARGO) test --workspace --locked --test net -- endings:: products:: sessions:: --test-threads=$(THREADS)
-	$(CARGO) test --workspace --locked --test net -- --skip endings:: --skip products:: --skip sessions:: --test-threads=1
+	$(CARGO) test --workspace --locked --test net -- $(TOGETHER) --test-threads=$(THREADS)
+	$(CARGO) test --workspace --locked --test net -- $(addprefix --skip ,$(TOGETHER)) --test-threads=1
 
 # Campaigns of 20,000 files between two sites whose daemons, databases and network are killed at random, with SQLite and with
 # PostgreSQL and MariaDB.
@@ -79,12 +82,12 @@ endef
 $(TOOLS)/bin/normCast:
 	@crates/lab/norm.sh $@ || echo "skipped: bench-setup: NORM cannot be built here"
 
-# Fuzz targets are only compiled, as for cargo-fuzz but without its engine, which is C++.
+# Fuzz targets are only compiled, without their engine, which is C++; where the workspace lies built, so that little is built twice.
 lint: deny
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --locked --document-private-items
-	RUSTFLAGS="--cfg fuzzing --check-cfg cfg(fuzzing)" CUSTOM_LIBFUZZER_PATH=/dev/null $(CARGO) check --locked --manifest-path fuzz/Cargo.toml
+	CARGO_TARGET_DIR=target CUSTOM_LIBFUZZER_PATH=/dev/null $(CARGO) check --locked --manifest-path fuzz/Cargo.toml
 
 # Licences, bans and sources need no network. The advisory database does; when it cannot be had, that is
 # said by name.
