@@ -22,7 +22,7 @@ TEST_PACKAGES := strace:strace nft:nftables ethtool:ethtool ip:iproute2 tc:iprou
 # Test programs of all crates, by name.
 TESTS := $(sort $(basename $(notdir $(wildcard crates/*/tests/*.rs))) $(notdir $(patsubst %/main.rs,%,$(wildcard crates/*/tests/*/main.rs))))
 
-# Of `net`, those that run on loopback, and three that wait half a minute or more for somebody who is slow or gone.
+# Of `net`, those that measure nothing, nearly all on loopback, and three that wait half a minute or more for who is slow or gone.
 TOGETHER := bad_input:: endings:: products:: sessions:: a_disk_that_is_slow a_member_that_forges a_receiver_whose_connections_die
 
 # How many tests run at once where they do not measure: as many as there are cores, four at least.

@@ -151,6 +151,7 @@ fn made_of(copy: &Path, path: &Path, now: Time) -> Result<(), String> {
     done
 }
 
+/// Removes a catalog's files, as many as there are.
 fn remove(file: &Path) -> Result<(), String> {
     for name in files_of(file) {
         let named = |error| format!("{}: {error}", name.display());
